@@ -114,8 +114,9 @@ docs: ## regenerate what is generated: the dashboard, the chart's rules, docs/CL
 
 packages: ## wheels and Debian packages of a release build, in build/release/packages
 	tools/setup packages
+	-@tools/setup cuda  # without, the wheel lacks what packs on a GPU, and packaging/build.py says so
 	tools/setup-venvs dev  # for uv, which builds the client
-	$(MAKE) --no-print-directory compile PRESET=release TARGETS="adapter-store sync-orchestrator engine-proxy lorry"
+	$(MAKE) --no-print-directory compile PRESET=release TARGETS=shipped
 	python3 packaging/build.py client --out build/release/packages
 	python3 packaging/build.py programs --bin-dir build/release/bin --out build/release/packages
 	cd build/release/packages && cpack -G DEB --config ../CPackConfig.cmake

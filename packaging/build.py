@@ -25,6 +25,7 @@ import notices  # noqa: E402
 import wheel  # noqa: E402
 
 PROGRAMS = ["lorry", "adapter-store", "sync-orchestrator", "engine-proxy"]
+GPU = "liblorry_gpu.so"  # what trainers pack with on a GPU; of a build that had CUDA's compiler
 PACKAGE = "lorry_programs"
 BILL = "sboms/sbom.cdx.json"  # in .dist-info, where installers and scanners look for it
 
@@ -51,6 +52,11 @@ def programs(out: pathlib.Path, bin_dir: pathlib.Path) -> pathlib.Path:
     with tempfile.TemporaryDirectory() as scratch:
         tree = pathlib.Path(scratch, PACKAGE)
         taken = bundle.bundle([bin_dir / name for name in PROGRAMS], tree)
+        if (bin_dir / GPU).exists():
+            bundle.place_alone(bin_dir / GPU, tree / "lib")
+        else:
+            print(f"without {GPU}: {bin_dir} has none, as no compiler for CUDA was found (tools/setup cuda). Trainers will copy "
+                  "adapters from a GPU tensor by tensor.", file=sys.stderr)
         tag = f"py3-none-{bundle.platform_tag(tree)}"
         (tree / "__init__.py").write_bytes((HERE / PACKAGE / "__init__.py").read_bytes())
         files = {f"{PACKAGE}/{f.relative_to(tree)}": f.read_bytes() for f in sorted(tree.rglob("*")) if f.is_file()}

@@ -57,6 +57,16 @@ def place(source: pathlib.Path, folder: pathlib.Path, search: str) -> None:
     target.chmod(0o755)
 
 
+def place_alone(source: pathlib.Path, folder: pathlib.Path) -> None:
+    """A library of ours that is loaded into other programs, and so may need nothing but the C library."""
+    allowed = re.compile(r"(ld-linux.*|libc|libm)\.so.*")
+    asked = re.findall(r"NEEDED +(\S+)", run("objdump", "-p", source))
+    if foreign := [name for name in asked if not allowed.fullmatch(name)]:
+        raise SystemExit(f"{source} links {', '.join(foreign)}: its own licence would not be enough, nor would every host have it")
+    folder.mkdir(parents=True, exist_ok=True)
+    run("strip", "--strip-unneeded", "-o", folder / source.name, source)
+
+
 def platform_tag(out: pathlib.Path) -> str:
     """The oldest systems on which all of `out` runs, as wheels name them: what it asks of glibc and libstdc++."""
     glibc, libstdcxx = 0, 0

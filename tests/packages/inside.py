@@ -1,8 +1,10 @@
-"""Run where there is only Python: `lorry up` in front of an engine, one version published and served. Prints what was mapped.
+"""Run where there is only Python: `lorry up` in front of an engine, one version published and served. Prints what was mapped,
+and what the library that packs on a GPU says there.
 
 usage: inside.py BIN_FOLDER ENGINE_URL ADAPTER_DIRECTORY
 """
 
+import ctypes
 import json
 import pathlib
 import signal
@@ -10,6 +12,19 @@ import subprocess
 import sys
 
 import lorry
+from lorry.gpu import find_packer
+
+
+def gpu() -> str:
+    packer = find_packer()
+    if packer is None:
+        return "no library"
+    try:
+        packer.call("open", 0, ctypes.byref(ctypes.c_void_p()))
+    except lorry.LorryError as error:
+        return str(error)
+    return "a GPU"
+
 
 bin_folder, engine, adapter = sys.argv[1:]
 log = open("up.log", "w")
@@ -24,7 +39,7 @@ try:
         if program.parent.name == "bin" and program.parent.parent.name == "lorry_programs":
             lines = (process / "maps").read_text().splitlines()
             mapped[program.name] = sorted({line.split()[-1] for line in lines if ".so" in line.split()[-1]})
-    print(json.dumps({"active": serving.active, "engines": addresses["engines"], "mapped": mapped}))
+    print(json.dumps({"active": serving.active, "engines": addresses["engines"], "mapped": mapped, "gpu": gpu()}))
 except BaseException:
     for name in pathlib.Path("/root").rglob("*"):
         if name.is_file() and "log" in name.name:

@@ -6,6 +6,7 @@ On a machine with a GPU tests/gpu/run names the library for CUDA, and all of it 
 from __future__ import annotations
 
 import base64
+import ctypes
 import json
 import os
 import pathlib
@@ -19,12 +20,13 @@ import pytest
 import torch
 import xxhash
 
-from lorry import gpu, upload
+from lorry import gpu, programs, upload
 from lorry.connection import Connection
 from lorry.errors import LorryError, Refused
 from lorry.gpu import LEAF_BYTES, Packer, find_packer
 from lorry.image import BufferPool, Image, Shard, build
 from lorry.mover import Movers
+from lorry.programs import find_library
 from lorry.run import _fingerprint
 from lorry.store.v1 import store_pb2
 from lorry.upload import _chunk
@@ -365,10 +367,23 @@ def test_nobody_waits_for_an_image_that_is_given_up(packer: Packer) -> None:
 
 
 def test_which_library_is_taken(library: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(gpu, "find_program", lambda: str(tmp_path / "lorry"))
+    (tmp_path / "bin").mkdir()
+    beside = tmp_path / "bin" / gpu.LIBRARY
+    monkeypatch.setattr(programs, "find_program", lambda: str(tmp_path / "bin" / "lorry"))
     monkeypatch.delenv("LORRY_GPU", raising=False)
     assert find_packer() is None
-    (tmp_path / gpu.LIBRARY).symlink_to(library)
+    beside.symlink_to(library)
+    assert find_library(gpu.LIBRARY) == beside
+    assert find_packer() is not None
+    of_the_wheel = tmp_path / "lorry_programs" / "lib" / gpu.LIBRARY
+    of_the_wheel.parent.mkdir(parents=True)
+    (tmp_path / "lorry_programs" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert find_library(gpu.LIBRARY) == beside, "a wheel that holds none"
+    of_the_wheel.symlink_to(library)
+    assert find_library(gpu.LIBRARY) == of_the_wheel
+    monkeypatch.setattr(programs, "find_program", lambda: None)
+    assert find_library(gpu.LIBRARY) == of_the_wheel
     assert find_packer() is not None
     monkeypatch.setenv("LORRY_GPU", "off")
     assert find_packer() is None
@@ -377,8 +392,23 @@ def test_which_library_is_taken(library: str, tmp_path: pathlib.Path, monkeypatc
     assert "none.so" in caplog.text
 
 
-def test_the_library_for_cuda_loads_where_there_is_no_driver(library: str) -> None:
+def test_where_there_is_no_driver_tensors_are_copied(library: str, caplog: pytest.LogCaptureFixture) -> None:
     path = pathlib.Path(library).with_name(gpu.LIBRARY)
     if not path.exists():
         pytest.skip("built without CUDA")
-    assert Packer(str(path))._kind == "cuda"
+    try:
+        ctypes.CDLL("libcuda.so.1")
+        pytest.skip("there is a driver")
+    except OSError:
+        pass
+    packer = Packer(str(path))
+    assert packer._kind == "cuda"
+    packer._kind = "cpu"  # where tensors of this machine are
+    state = adapter(packer, 2)
+    for _ in range(2):
+        copied = build(state, 0, 1, BufferPool(), packer=packer)
+        assert copied.packing is None
+        assert landed(copied) == landed(build(state, 0, 1, BufferPool()))
+    (record,) = caplog.records
+    assert record.message.startswith("adapters are copied from the GPU tensor by tensor from here on")
+    assert record.message.endswith("no NVIDIA driver: libcuda.so.1: cannot open shared object file: No such file or directory")

@@ -11,7 +11,6 @@ import functools
 import logging
 import math
 import os
-import pathlib
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lorry.errors import Cancelled, LorryError, Refused
-from lorry.programs import find_program
+from lorry.programs import find_library
 
 LEAF_BYTES = 1 << 20  # an image has one checksum for each so many bytes
 LIBRARY = "liblorry_gpu.so"
@@ -226,14 +225,10 @@ class Packing:
 
 
 def find_packer() -> Packer | None:
-    """A packer with the library that ``LORRY_GPU`` names or that lies beside ``lorry``; None without one, or with LORRY_GPU=off."""
-    named, program = os.environ.get("LORRY_GPU", ""), find_program()
-    if named == "off":
-        return None
-    beside = pathlib.Path(program).with_name(LIBRARY) if program is not None else None
-    if not named and (beside is None or not beside.exists()):
-        return None
-    return _load(named or str(beside))
+    """A packer with the library that ``LORRY_GPU`` names or that came with ``lorry``; None without one, or with LORRY_GPU=off."""
+    named = os.environ.get("LORRY_GPU", "")
+    found = None if named == "off" else named or find_library(LIBRARY)
+    return _load(str(found)) if found is not None else None
 
 
 @functools.cache

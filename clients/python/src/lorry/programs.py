@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pathlib
 import shutil
@@ -14,6 +15,14 @@ def find_program() -> str | None:
     """The ``lorry`` command beside this Python, else on $PATH; None where there is none."""
     beside = pathlib.Path(sys.executable).with_name("lorry")
     return str(beside) if os.access(beside, os.X_OK) else shutil.which("lorry")
+
+
+def find_library(name: str) -> pathlib.Path | None:
+    """A library that is loaded into this process: of the wheel ``lorry`` beside this client, else where a build puts it, beside ``lorry``."""
+    wheel, program = importlib.util.find_spec("lorry_programs"), find_program()
+    folders = [pathlib.Path(wheel.origin).with_name("lib")] if wheel is not None and wheel.origin is not None else []
+    folders += [pathlib.Path(program).parent] if program is not None else []
+    return next((folder / name for folder in folders if (folder / name).exists()), None)
 
 
 def hold(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
