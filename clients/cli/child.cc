@@ -94,8 +94,8 @@ std::string Child::HowItEnded() const {
   return absl::StrCat("ended with status ", WEXITSTATUS(status));
 }
 
-std::optional<nlohmann::json> Child::ReadyFile() const {
-  std::ifstream file(spec_.ready_file);
+std::optional<nlohmann::json> ReadReadyFile(const std::string& path) {
+  std::ifstream file(path);
   if (!file) return std::nullopt;
   nlohmann::json json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return std::nullopt;

@@ -15,6 +15,9 @@
 
 namespace lorry::cli {
 
+// The addresses that a service has written; nothing where it has not, or they are none.
+std::optional<nlohmann::json> ReadReadyFile(const std::string& path);
+
 class Child {
  public:
   struct Spec {
@@ -38,7 +41,7 @@ class Child {
   // "ended with status 1", "was killed by signal 9"; only when it is not running.
   std::string HowItEnded() const;
   // What the ready file says; nothing before it is there.
-  std::optional<nlohmann::json> ReadyFile() const;
+  std::optional<nlohmann::json> ReadyFile() const { return ReadReadyFile(spec_.ready_file); }
   // The last lines of the log, for whoever asks why it ended.
   std::string LastWords() const;
 

@@ -1,10 +1,12 @@
 #include "clients/cli/local_fleet.h"
 
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <openssl/rand.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +26,7 @@
 #include "lib/base/digest.h"
 #include "lib/base/error.h"
 #include "lib/rpc/channel.h"
+#include "lib/runtime/signals.h"
 
 namespace lorry::cli {
 namespace {
@@ -86,6 +89,32 @@ std::string HostPort(std::string address) {
   return scheme == std::string::npos ? address : address.substr(scheme + 3);
 }
 
+// Whether a program could listen there now, as kAnyPort's host is where all of them do.
+bool IsFree(const std::string& address) {
+  uint32_t port = 0;
+  if (!absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port)) return false;
+  sockaddr_in there = {};
+  there.sin_family = AF_INET;
+  there.sin_port = htons(static_cast<uint16_t>(port));
+  there.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const int on = 1, tried = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  ::setsockopt(tried, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  const bool free = ::bind(tried, reinterpret_cast<const sockaddr*>(&there), sizeof(there)) == 0;
+  ::close(tried);
+  return free;
+}
+
+// What a service of an earlier life of this fleet listened on, as far as nobody else does by now.
+nlohmann::json StillFree(const std::string& ready_file) {
+  nlohmann::json addresses = nlohmann::json::object();
+  const auto before = ReadReadyFile(ready_file);
+  if (!before.has_value()) return addresses;
+  for (const auto& [what, address] : before->items()) {
+    if (IsFree(address.get<std::string>())) addresses[what] = address;
+  }
+  return addresses;
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> EngineUrl(const std::string& text) {
@@ -133,6 +162,8 @@ LocalFleet::LocalFleet(LocalFleetOptions options) : options_(std::move(options))
   sigset_t signals;
   ::sigemptyset(&signals);
   for (const int number : {SIGINT, SIGTERM, SIGCHLD}) ::sigaddset(&signals, number);
+  // A terminal that is closed ends what was started in it.
+  if (runtime::TakeHangUpBack()) ::sigaddset(&signals, SIGHUP);
   ::sigprocmask(SIG_BLOCK, &signals, nullptr);
   signal_fd_ = ::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
   if (!options_.services.has_value()) {
@@ -167,7 +198,8 @@ bool LocalFleet::Wait(int64_t ms) {
   return asked_to_stop_;
 }
 
-// What a service listens on: what it got the first time, so that the others find it again.
+// What a service listens on: what it got the first time, so that the others, trainers and rollouts
+// find it again, also after this fleet has been ended and started.
 std::string LocalFleet::Bound(const Service& service, const char* what) const {
   const std::string address = service.ready.value(what, std::string());
   return address.empty() ? kAnyPort : HostPort(address);
@@ -289,6 +321,7 @@ absl::Status LocalFleet::Start() {
   }
   LORRY_ASSIGN_OR_RETURN(lock_, LockFolder(InRun("lock"), options_.data_dir));
   LORRY_RETURN_IF_ERROR(MakeToken());
+  for (Service& service : services_) service.ready = StillFree(InRun(service.name + ".json"));
   // The store, then the orchestrator, which needs its address, then all proxies at once.
   for (size_t i = 0; i < proxies_begin_; ++i) {
     LORRY_RETURN_IF_ERROR(StartService(services_[i]));

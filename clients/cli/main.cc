@@ -13,6 +13,7 @@
 #include "clients/cli/context.h"
 #include "clients/cli/help.h"
 #include "clients/cli/verbs.h"
+#include "lib/runtime/signals.h"
 
 namespace {
 
@@ -42,6 +43,7 @@ int Run(const std::vector<std::string>& words, bool json, bool colour) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  lorry::runtime::TakeHangUpBack();
   const std::vector<std::string> words(argv + 1, argv + argc);
   // What the libraries warn of goes where errors go, and never among the JSON.
   spdlog::set_default_logger(spdlog::stderr_color_mt("lorry"));

@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <initializer_list>
 
 #include "lib/base/check.h"
 
@@ -16,28 +17,28 @@ namespace {
 // _exit is safe inside a handler.
 void LeaveAtOnce(int signal) { _exit(128 + signal); }
 
-sigset_t DrainSignals() {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGTERM);
-  sigaddset(&set, SIGINT);
-  return set;
-}
-
 }  // namespace
 
+bool TakeHangUpBack() {
+  const bool terminal =
+      isatty(STDIN_FILENO) == 1 || isatty(STDOUT_FILENO) == 1 || isatty(STDERR_FILENO) == 1;
+  std::signal(SIGHUP, terminal ? SIG_DFL : SIG_IGN);
+  return terminal;
+}
+
 Signals::Signals() {
-  const sigset_t set = DrainSignals();
-  LORRY_CHECK(pthread_sigmask(SIG_BLOCK, &set, &before_) == 0);
+  sigemptyset(&drains_);
+  for (const int number : {SIGTERM, SIGINT}) sigaddset(&drains_, number);
+  if (TakeHangUpBack()) sigaddset(&drains_, SIGHUP);
+  LORRY_CHECK(pthread_sigmask(SIG_BLOCK, &drains_, &before_) == 0);
   std::signal(SIGPIPE, SIG_IGN);
-  signal_fd_ = signalfd(-1, &set, SFD_CLOEXEC);
+  signal_fd_ = signalfd(-1, &drains_, SFD_CLOEXEC);
   stop_fd_ = eventfd(0, EFD_CLOEXEC);
   LORRY_CHECK(signal_fd_ >= 0 && stop_fd_ >= 0);
 }
 
 Signals::~Signals() {
-  std::signal(SIGTERM, SIG_DFL);
-  std::signal(SIGINT, SIG_DFL);
+  for (const int number : {SIGTERM, SIGINT, SIGHUP}) std::signal(number, SIG_DFL);
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   close(signal_fd_);
   close(stop_fd_);
@@ -52,10 +53,9 @@ int Signals::Wait() {
     LORRY_CHECK(read(signal_fd_, &info, sizeof(info)) == sizeof(info));
     number = static_cast<int>(info.ssi_signo);
   }
-  std::signal(SIGTERM, SIG_IGN);
+  for (const int repeated : {SIGTERM, SIGHUP}) std::signal(repeated, SIG_IGN);
   std::signal(SIGINT, LeaveAtOnce);
-  const sigset_t set = DrainSignals();
-  LORRY_CHECK(pthread_sigmask(SIG_UNBLOCK, &set, nullptr) == 0);
+  LORRY_CHECK(pthread_sigmask(SIG_UNBLOCK, &drains_, nullptr) == 0);
   return number;
 }
 

@@ -1,13 +1,16 @@
 """`lorry up`: whoever runs it commands the fleet without naming it, and nobody else on the machine does."""
 
 import contextlib
+import fcntl
 import http.client
 import json
 import os
 import pathlib
 import signal
+import socket
 import stat
 import subprocess
+import termios
 import urllib.request
 
 import grpc
@@ -71,6 +74,67 @@ def command(bin_dir, *words, home):
     done = subprocess.run([bin_dir / "lorry", *words], env=os.environ | {"XDG_STATE_HOME": str(home)}, text=True,
                           capture_output=True, timeout=DEADLINE_S, check=False)
     return done.returncode, done.stdout + done.stderr
+
+
+@contextlib.contextmanager
+def started(bin_dir, home, *words):
+    """What `lorry up --json` prints; ended afterwards."""
+    process = subprocess.Popen([bin_dir / "lorry", "up", "--json", *words], env=os.environ | {"XDG_STATE_HOME": str(home)},
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        yield json.loads(process.stdout.readline())
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == 0
+
+
+def children(pid):
+    return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_it_comes_back_where_it_was(bin_dir, tmp_path, engine):
+    """A trainer and a rollout keep the addresses that they were given."""
+    def addresses(up):
+        return [up["store"], up["orchestrator"], *(e["door"] for e in up["engines"])]
+
+    with started(bin_dir, tmp_path, "--engine", engine.url) as up:
+        first = addresses(up)
+    with started(bin_dir, tmp_path, "--engine", engine.url) as up:
+        assert addresses(up) == first
+    host, port = first[0].rsplit(":", 1)
+    with socket.create_server((host, int(port))), started(bin_dir, tmp_path, "--engine", engine.url) as up:
+        moved = addresses(up)
+    assert moved[0] != first[0] and moved[1:] == first[1:], "what somebody else has taken meanwhile it leaves to them"
+
+
+def test_a_terminal_that_is_closed_ends_it(bin_dir, tmp_path):
+    """Nobody would see it any more, and a closed terminal has always ended what was started in it."""
+    ours, terminal = os.openpty()
+    process = subprocess.Popen([bin_dir / "lorry", "up"], env=os.environ | {"XDG_STATE_HOME": str(tmp_path)}, stdin=terminal,
+                               stdout=terminal, stderr=terminal, start_new_session=True,
+                               preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+    os.close(terminal)
+    said = b""
+    while b"no engine is attached" not in said:
+        said += os.read(ours, 4096)
+    services = children(process.pid)
+    assert len(services) == 2
+    os.close(ours)
+    process.wait(DEADLINE_S)
+    until(lambda: not any(pathlib.Path(f"/proc/{pid}").exists() for pid in services), "its services have ended")
+
+
+def test_without_a_terminal_it_runs_on(bin_dir, tmp_path):
+    """As under nohup."""
+    with started(bin_dir, tmp_path) as up:
+        services = children(up["pid"])
+        for pid in [up["pid"], *services]:
+            os.kill(pid, signal.SIGHUP)
+        status, said = command(bin_dir, "adapters", home=tmp_path)
+        assert status == 0, said
+        assert children(up["pid"]) == services
+        logs = (pathlib.Path(up["data_dir"]) / "logs").glob("*.log")
+        assert not any("UCX" in log.read_text() for log in logs), "whose debugger takes the signal"
 
 
 def test_its_token_can_be_read_by_its_user_alone(up):
