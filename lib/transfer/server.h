@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -27,6 +28,15 @@ struct GetSource {
   std::shared_ptr<const ComingBytes> arrivals = nullptr;
 };
 
+// A session of the serving side that failed: it was refused, or ended for what its peer sent or no
+// longer sent. A peer that has left is none: who reads ahead leaves as soon as there is a version.
+struct FailedSession {
+  std::string_view transport;  // "grpc"
+  std::string_view peer;       // as gRPC writes it, "ipv4:10.0.0.1:4711"
+  std::string_view object;     // which its ticket opens; empty where it has shown none
+  absl::Status why;
+};
+
 // Opens what a verified ticket names. Calls come from transports' threads, several at once, and
 // must not block: `done` is called exactly once, from any thread, at once or later. A status is
 // passed to the peer as it is (NOT_FOUND for what has gone, FAILED_PRECONDITION RUN_FENCED, ...).
@@ -39,6 +49,8 @@ class TransferHandler {
   virtual ~TransferHandler() = default;
   virtual void OpenGet(const TicketClaims& claims, GetOpened done) = 0;
   virtual void OpenPut(const TicketClaims& claims, PutOpened done) = 0;
+  // Told before the peer hears of it; calls nobody back.
+  virtual void OnFailed(const FailedSession&) {}
 };
 
 struct ServerLimits {

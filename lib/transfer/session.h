@@ -23,16 +23,14 @@ inline constexpr size_t kPiecesMax = kRangeBytesMax / kLeafBytes + 1;
 
 // Atomic TransportStats.
 struct Counters {
-  std::atomic<uint64_t> bytes_sent{0}, bytes_received{0}, sessions_opened{0}, sessions_failed{0},
-      sessions_open{0}, tickets_refused{0}, ranges_refused{0};
+  std::atomic<uint64_t> bytes_sent{0}, bytes_received{0}, sessions_opened{0}, sessions_open{0};
   TransportStats Snapshot() const;
 };
 
-// The claims of a ticket that is valid now, for `direction`, and was given to `caller`; counts
-// refusals. `caller` is the name behind the call's credentials, empty where everybody may call.
+// The claims of a ticket that is valid now, for `direction`, and was given to `caller`: the name
+// behind the call's credentials, empty where everybody may call.
 absl::StatusOr<TicketClaims> Admit(const TicketKeys& keys, std::string_view token,
-                                   Direction direction, std::string_view caller,
-                                   Counters& counters);
+                                   Direction direction, std::string_view caller);
 
 // RESOURCE_EXHAUSTED TOO_MANY_SESSIONS, CANCELLED, and so on: the same words in every transport.
 absl::Status TooManySessions(int sessions_max);

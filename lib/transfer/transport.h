@@ -86,9 +86,8 @@ class Transfer {
 // Counters since start, of one transport or server.
 struct TransportStats {
   uint64_t bytes_sent = 0, bytes_received = 0;  // payload, once acknowledged or verified
-  uint64_t sessions_opened = 0, sessions_failed = 0;
+  uint64_t sessions_opened = 0;
   uint64_t sessions_open = 0;  // now
-  uint64_t tickets_refused = 0, ranges_refused = 0;
 };
 
 // Codes of Outcome: UNAVAILABLE (connection lost or refused, or this transport does not reach the

@@ -101,10 +101,13 @@ class Server final : public StoreServer, private Observer {
       if (upload_hub_.has_value()) upload_hub_->OnOpened(upload);
     };
     uploads_.emplace(*catalog_, *blobs_, clock_, std::move(uploads));
-    transfers_.emplace(*catalog_, *blobs_, *uploads_, *keys_, clock_,
-                       Transfers::Options{.ticket_life_ms = options_.catalog.ticket_life_ms,
-                                          .now_unix_ms = options_.catalog.now_unix_ms,
-                                          .fan_out = options_.fan_out});
+    Transfers::Options transfers{.ticket_life_ms = options_.catalog.ticket_life_ms,
+                                 .now_unix_ms = options_.catalog.now_unix_ms,
+                                 .fan_out = options_.fan_out};
+    transfers.on_failed = [this](const transfer::FailedSession& failed) {
+      metrics_.TransferFailed(failed);
+    };
+    transfers_.emplace(*catalog_, *blobs_, *uploads_, *keys_, clock_, std::move(transfers));
     collector_.emplace(*catalog_, *blobs_, options_.catalog.now_unix_ms);
     hub_.emplace(*catalog_);
     upload_hub_.emplace(*transfers_, UploadHub::Width{.readers = options_.ahead_readers,

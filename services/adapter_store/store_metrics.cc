@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <set>
 
+#include "lib/base/error.h"
+
 namespace lorry::store {
 namespace {
 
@@ -64,6 +66,15 @@ void StoreMetrics::UploadEnded(std::string_view result, std::string_view reason)
       .Add();
 }
 
+void StoreMetrics::TransferFailed(const transfer::FailedSession& failed) {
+  const std::string reason = ReasonOf(failed.why);
+  registry_
+      .AddCounter("lorry_transfer_errors_total", "Transfers that failed; a peer that left is none",
+                  {{"transport", std::string(failed.transport)},
+                   {"reason", reason.empty() ? "CONNECTION_LOST" : reason}})
+      .Add();
+}
+
 void StoreMetrics::Refresh(const std::string& data_dir) {
   std::error_code error;
   const std::filesystem::space_info space = std::filesystem::space(data_dir, error);
@@ -109,17 +120,8 @@ void StoreMetrics::Refresh(const std::string& transport, const transfer::Transpo
                     {{"transport", transport}, {"direction", direction}})
         .Add(static_cast<double>(now - before));
   };
-  const auto errors = [&](const char* reason, uint64_t now, uint64_t before) {
-    registry_
-        .AddCounter("lorry_transfer_errors_total", "Transfers that failed",
-                    {{"transport", transport}, {"reason", reason}})
-        .Add(static_cast<double>(now - before));
-  };
   bytes("in", stats.bytes_received, last.bytes_received);
   bytes("out", stats.bytes_sent, last.bytes_sent);
-  errors("BAD_TICKET", stats.tickets_refused, last.tickets_refused);
-  errors("BAD_RANGE", stats.ranges_refused, last.ranges_refused);
-  errors("CONNECTION_LOST", stats.sessions_failed, last.sessions_failed);
 }
 
 }  // namespace lorry::store

@@ -9,7 +9,7 @@
 #include "lib/base/mutex.h"
 #include "lib/metrics/per_adapter.h"
 #include "lib/metrics/registry.h"
-#include "lib/transfer/transport.h"
+#include "lib/transfer/server.h"
 #include "services/adapter_store/catalog/catalog.h"
 
 namespace lorry::store {
@@ -20,6 +20,7 @@ class StoreMetrics {
 
   void UploadStored(int64_t took_ms);
   void UploadEnded(std::string_view result, std::string_view reason);
+  void TransferFailed(const transfer::FailedSession& failed);
   void Evicted(int versions) { evicted_.Add(versions); }
   // At a scrape: gauges from the catalogue, counters moved on to what a server counts.
   void Refresh(Catalog& catalog) LORRY_EXCLUDES(mutex_);

@@ -148,7 +148,7 @@ def test_a_config_that_is_no_json(still_served, raw, run, tiny, tmp_path):
 # --- On the way ---
 
 
-def test_corrupted_bytes_are_refused_and_can_be_sent_again(still_served, raw, tiny):
+def test_corrupted_bytes_are_refused_and_can_be_sent_again(still_served, world, raw, tiny):
     image = good_image(tiny)
     begun = raw.begin(NEXT, image)
     start = begun.missing[0].offset
@@ -156,6 +156,7 @@ def test_corrupted_bytes_are_refused_and_can_be_sent_again(still_served, raw, ti
     checksum_of_others = b"\x00" * 16
     with refused("RANGE_CORRUPT", code="DATA_LOSS"):
         raw.put(begun.ticket, start, wrong, checksum_of_others)
+    assert world.fleet.store.samples('lorry_transfer_errors_total{reason="RANGE_CORRUPT",transport="grpc"}') == [1.0]
     raw.put(begun.ticket, start, image.data[start : start + 4096])
     with refused("RANGES_MISSING"):
         raw.commit(begun.upload_id)

@@ -66,6 +66,7 @@ def test_one_of_two_has_the_image_before_its_commit(world, make_adapter):
     sent = world.fleet.store.sent() - trainer.sent
     # A leaf that was under way when the fetch began is sent again.
     assert 2 * image.image_bytes <= sent <= 2 * image.image_bytes + LEAF, "to each once, whatever came ahead"
+    assert not any(world.fleet.store.samples("lorry_transfer_errors_total"))
 
 
 def test_what_came_ahead_of_another_attempt_is_read_again(world, make_adapter):
@@ -75,6 +76,7 @@ def test_what_came_ahead_of_another_attempt_is_read_again(world, make_adapter):
         trainer = Trainer(world, run, make_adapter(1))
         trainer.begin(given_up)
         trainer.served(folder, 2, trainer.finish(trainer.publisher.begin(2, image), image))
+    assert not any(world.fleet.store.samples("lorry_transfer_errors_total")), "who leaves has not failed"
 
 
 def test_a_store_that_dies_in_the_middle_costs_what_came_ahead_and_no_more(world, make_adapter):

@@ -97,7 +97,6 @@ class ClientStream : public Transfer,
   }
   void Report(Outcome outcome) {
     --shared_.counters.sessions_open;
-    if (!outcome.status.ok()) ++shared_.counters.sessions_failed;
     const auto self = std::move(self_);
     on_done_(std::move(outcome));
     shared_.streams.Remove(this);  // last: the transport may go now
@@ -334,7 +333,6 @@ class GrpcTransport final : public Transport {
     }
     if (!sane.ok()) {
       // From another thread, as the seam promises.
-      ++shared_.counters.sessions_failed;
       tasks_.PostAnswer([this, on_done = std::move(on_done), sane] {
         on_done({.status = sane, .transport = shared_.name});
       });

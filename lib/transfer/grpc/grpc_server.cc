@@ -50,15 +50,12 @@ class Stream : public SweptStream, public std::enable_shared_from_this<Owner> {
     const Tick allowed =
         admitted_ ? shared_.limits.idle_deadline_ms : shared_.limits.ticket_deadline_ms;
     if (now - progressed_at_ >= allowed) {
-      FinishLocked(IdleFor(allowed));
+      FailLocked(IdleFor(allowed));
     } else {
       Retry();
     }
   }
-  void Abort() override {
-    MutexLock lock(mutex_);
-    FinishLocked(ConnectionLost("the server closes"));
-  }
+  void Abort() override { Leave("the server closes"); }
 
  protected:
   Stream(Shared& shared, grpc::CallbackServerContext& context)
@@ -74,16 +71,19 @@ class Stream : public SweptStream, public std::enable_shared_from_this<Owner> {
     absl::Status status = Enter(ticket);
     registered_ = status.ok() && shared_.streams.Add(this);
     if (registered_) return true;
-    if (status.ok()) status = ConnectionLost("the server closes");
-    MutexLock lock(mutex_);
-    FinishLocked(std::move(status));
+    if (status.ok()) {
+      Leave("the server closes");
+    } else {
+      MutexLock lock(mutex_);
+      FailLocked(std::move(status));
+    }
     return false;
   }
   // The ticket has come: from the doorstep into the house, if there is room.
   absl::StatusOr<TicketClaims> AdmitLocked(std::string_view ticket, Direction direction)
       LORRY_REQUIRES(mutex_) {
-    LORRY_ASSIGN_OR_RETURN(TicketClaims claims,
-                           Admit(shared_.keys, ticket, direction, caller_, shared_.counters));
+    LORRY_ASSIGN_OR_RETURN(TicketClaims claims, Admit(shared_.keys, ticket, direction, caller_));
+    object_ = claims.object;
     if (++shared_.admitted > shared_.limits.sessions_max) {
       --shared_.admitted;
       return TooManySessions(shared_.limits.sessions_max);
@@ -95,7 +95,7 @@ class Stream : public SweptStream, public std::enable_shared_from_this<Owner> {
   // The right to one more image, which the caller need not have.
   std::optional<TicketClaims> AlsoAdmitLocked(std::string_view ticket) LORRY_REQUIRES(mutex_) {
     if (ticket.empty()) return std::nullopt;
-    auto claims = Admit(shared_.keys, ticket, Direction::kGet, caller_, shared_.counters);
+    auto claims = Admit(shared_.keys, ticket, Direction::kGet, caller_);
     return claims.ok() ? std::optional(*std::move(claims)) : std::nullopt;
   }
   void HandleDone() {
@@ -109,12 +109,23 @@ class Stream : public SweptStream, public std::enable_shared_from_this<Owner> {
     }
     self_ = nullptr;  // the last owner, unless a handler is just answering
   }
+  // The peer has gone, or is to go, and nothing has failed. To gRPC's server a call that was
+  // cancelled and a connection that broke are one; whoever lost it knows.
+  void Leave(std::string_view how) {
+    MutexLock lock(mutex_);
+    FinishLocked(ConnectionLost(how));
+  }
+  void FailLocked(absl::Status status) LORRY_REQUIRES(mutex_) {
+    if (finished_) return;
+    shared_.handler.OnFailed(
+        {.transport = "grpc", .peer = context_.peer(), .object = object_, .why = status});
+    FinishLocked(std::move(status));
+  }
   // The status goes out once no operation is in flight; one that waits for a stopped peer is
   // cancelled.
   void FinishLocked(absl::Status status) LORRY_REQUIRES(mutex_) {
     if (finished_) return;
     finished_ = true;
-    if (!status.ok()) ++shared_.counters.sessions_failed;
     if (busy_) context_.TryCancel();
     SendStatus(rpc::ToGrpc(status));
   }
@@ -131,6 +142,7 @@ class Stream : public SweptStream, public std::enable_shared_from_this<Owner> {
   Tick progressed_at_ LORRY_GUARDED_BY(mutex_) = clock_.Now();
   Doorstep::Place place_ LORRY_GUARDED_BY(mutex_);
   bool admitted_ LORRY_GUARDED_BY(mutex_) = false;
+  std::string object_ LORRY_GUARDED_BY(mutex_);  // that the ticket opens
   std::shared_ptr<Owner> self_;
   bool registered_ = false;
 
@@ -159,7 +171,7 @@ class GetStream final : public grpc::ServerWriteReactor<pb::GetResponse>, public
       claims = AdmitLocked(request.ticket(), Direction::kGet);
       absl::Status status = claims.status();
       if (status.ok()) status = Choose(*claims, request);
-      if (!status.ok()) return FinishLocked(std::move(status));
+      if (!status.ok()) return FailLocked(std::move(status));
       base_claims_ = AlsoAdmitLocked(request.base_ticket());
     }
     shared_.handler.OpenGet(*claims, [weak = weak_from_this()](absl::StatusOr<GetSource> source) {
@@ -182,7 +194,7 @@ class GetStream final : public grpc::ServerWriteReactor<pb::GetResponse>, public
     }
     SendNext();
   }
-  void OnCancel() override { Abort(); }
+  void OnCancel() override { Leave("the peer has gone"); }
   void OnDone() override { HandleDone(); }
 
  private:
@@ -194,6 +206,7 @@ class GetStream final : public grpc::ServerWriteReactor<pb::GetResponse>, public
     const Range& range = chunks_[next_];
     const absl::StatusOr<bool> here =
         source_.arrivals == nullptr ? true : source_.arrivals->Has(range);
+    // What was coming has ended, as those are told who sent it.
     if (!here.ok()) return FinishLocked(here.status());
     waiting_ = !*here;
     if (waiting_) return;
@@ -240,10 +253,7 @@ class GetStream final : public grpc::ServerWriteReactor<pb::GetResponse>, public
     if (ranges.empty()) ranges = claims.ranges;
     if (ranges.empty() && claims.image_bytes > 0) ranges.push_back({0, claims.image_bytes});
     for (const Range& range : ranges) {
-      if (absl::Status allowed = CheckAllowed(claims, range); !allowed.ok()) {
-        ++shared_.counters.ranges_refused;
-        return allowed;
-      }
+      LORRY_RETURN_IF_ERROR(CheckAllowed(claims, range));
     }
     // As a set: what is asked for twice is sent once, so that a request costs no more than the image
     // has leaves and its ranges have ends.
@@ -256,11 +266,11 @@ class GetStream final : public grpc::ServerWriteReactor<pb::GetResponse>, public
     {
       MutexLock lock(mutex_);
       if (finished_) return;
-      if (!source.ok()) return FinishLocked(source.status());
+      if (!source.ok()) return FailLocked(source.status());
       source_ = *std::move(source);
       for (const Range& chunk : chunks_) {
         if (absl::Status inside = CheckRange(chunk, source_.bytes.size()); !inside.ok()) {
-          return FinishLocked(std::move(inside));
+          return FailLocked(std::move(inside));
         }
       }
       Progress();
@@ -312,12 +322,12 @@ class PutStream final : public grpc::ServerBidiReactor<pb::PutRequest, pb::PutRe
     Progress();
     if (target_ == nullptr) {
       if (!request_.has_open())
-        return FinishLocked(ProtocolViolation("the first message has to open"));
+        return FailLocked(ProtocolViolation("the first message has to open"));
       Open();
     } else if (!request_.has_chunk()) {
-      FinishLocked(ProtocolViolation("an upload is opened once"));
+      FailLocked(ProtocolViolation("an upload is opened once"));
     } else if (request_.more_size() > kMoreChunksMax) {
-      FinishLocked(ProtocolViolation("a message has too many chunks"));
+      FailLocked(ProtocolViolation("a message has too many chunks"));
     } else {
       Take();
     }
@@ -330,7 +340,7 @@ class PutStream final : public grpc::ServerBidiReactor<pb::PutRequest, pb::PutRe
     Progress();
     Read();
   }
-  void OnCancel() override { Abort(); }
+  void OnCancel() override { Leave("the peer has gone"); }
   void OnDone() override { HandleDone(); }
 
  private:
@@ -344,7 +354,7 @@ class PutStream final : public grpc::ServerBidiReactor<pb::PutRequest, pb::PutRe
   }
   void Open() LORRY_REQUIRES(mutex_) {
     auto claims = AdmitLocked(request_.open().ticket(), Direction::kPut);
-    if (!claims.ok()) return FinishLocked(claims.status());
+    if (!claims.ok()) return FailLocked(claims.status());
     claims_ = *std::move(claims);
     // Handlers may answer at once, on this thread: not under the lock.
     mutex_.unlock();
@@ -357,7 +367,7 @@ class PutStream final : public grpc::ServerBidiReactor<pb::PutRequest, pb::PutRe
   void HandleOpened(absl::StatusOr<std::shared_ptr<PutTarget>> target) {
     MutexLock lock(mutex_);
     if (finished_) return;
-    if (!target.ok()) return FinishLocked(target.status());
+    if (!target.ok()) return FailLocked(target.status());
     target_ = *std::move(target);
     Progress();
     response_.mutable_opened()->set_image_bytes(target_->image_bytes());
@@ -375,10 +385,7 @@ class PutStream final : public grpc::ServerBidiReactor<pb::PutRequest, pb::PutRe
         waiting_ = true;
         return;
       }
-      if (!status.ok()) {
-        ++shared_.counters.ranges_refused;
-        return FinishLocked(std::move(status));
-      }
+      if (!status.ok()) return FailLocked(std::move(status));
       shared_.counters.bytes_received += chunk.data().size();
       pb::ByteRange& accepted = *response_.mutable_accepted();
       accepted.set_offset(chunk.offset());

@@ -133,7 +133,6 @@ class MemoryTransfer final : public Transfer {
       status = Connect();
     }
     --counters_.sessions_open;
-    if (!status.ok()) ++counters_.sessions_failed;
     Outcome outcome{.status = std::move(status), .transport = "memory"};
     if (plan_) {
       outcome.done = plan_->done();
@@ -170,16 +169,20 @@ class MemoryTransfer final : public Transfer {
 absl::Status MemoryTransfer::Connect() {
   const std::shared_ptr<Hub> hub = Directory::Get().Find(HostPortOf(address_));
   if (hub == nullptr) return ConnectionLost("nobody listens there");
+  absl::Status status;
   {
     MutexLock lock(hub->mutex);
     if (hub->closed) return ConnectionLost("the server closes");
-    if (hub->sessions >= hub->limits.sessions_max) return TooManySessions(hub->limits.sessions_max);
+    if (hub->sessions >= hub->limits.sessions_max)
+      status = TooManySessions(hub->limits.sessions_max);
     ++hub->sessions;
   }
   ++hub->counters.sessions_opened;
   ++hub->counters.sessions_open;
-  absl::Status status = Serve(*hub);
-  if (!status.ok()) ++hub->counters.sessions_failed;
+  if (status.ok()) status = Serve(*hub);
+  // Whoever cancels has left.
+  if (!status.ok() && !absl::IsCancelled(status))
+    hub->handler.OnFailed({.transport = "memory", .peer = "", .object = "", .why = status});
   --hub->counters.sessions_open;
   MutexLock lock(hub->mutex);
   --hub->sessions;
@@ -197,8 +200,7 @@ absl::Status MemoryTransfer::StillWanted(Hub& hub) {
 }
 
 absl::Status MemoryTransfer::Serve(Hub& hub) {
-  LORRY_ASSIGN_OR_RETURN(const TicketClaims claims,
-                         Admit(hub.keys, ticket_, direction_, "", hub.counters));
+  LORRY_ASSIGN_OR_RETURN(const TicketClaims claims, Admit(hub.keys, ticket_, direction_, ""));
   // Shared with the handler's answer, which may come when this transfer has long ended.
   struct Answer {
     Mutex mutex;
@@ -242,10 +244,7 @@ absl::Status MemoryTransfer::Move(Hub& hub, const TicketClaims& claims, const Op
   }
   for (Range range; plan_->Next(range);) {
     LORRY_RETURN_IF_ERROR(StillWanted(hub));
-    if (absl::Status allowed = CheckAllowed(claims, range); !allowed.ok()) {
-      ++hub.counters.ranges_refused;
-      return allowed;
-    }
+    LORRY_RETURN_IF_ERROR(CheckAllowed(claims, range));
     std::vector<Checksum> pieces;
     for (;;) {
       absl::Status moved =

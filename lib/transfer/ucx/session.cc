@@ -24,6 +24,13 @@ constexpr size_t kEagerBytesMax = size_t{1} << 20;
 
 absl::Status Lost(ucs_status_t status) { return ConnectionLost(ucs_status_string(status)); }
 
+// Whether the peer has gone, which UCX tells as a connection that broke; or uses gRPC, since it
+// cannot use UCX with this side.
+bool HasLeft(const absl::Status& why) {
+  const std::string reason = ReasonOf(why);
+  return reason == "LANE_UNAVAILABLE" || (absl::IsUnavailable(why) && reason.empty());
+}
+
 }  // namespace
 
 Counters& Session::counters() { return service_.counters(lane_); }
@@ -44,7 +51,7 @@ absl::Status Session::HandleOpen(const pb::AttachRequest::Open& open) {
   lane_ = shared ? UcxLane::kSharedMemory : UcxLane::kNetwork;
   LORRY_ASSIGN_OR_RETURN(
       claims_, Admit(service_.keys(), open.ticket(), open.put() ? Direction::kPut : Direction::kGet,
-                     service_.CallerOf(*stream_), counters()));
+                     service_.CallerOf(*stream_)));
   if (service_.admitted() >= service_.limits().sessions_max) {
     return TooManySessions(service_.limits().sessions_max);
   }
@@ -144,10 +151,7 @@ void Session::HandleGet(const Message& message) {
   if (++sending_ > kAskedMax) return Fail(ProtocolViolation("too many ranges in flight"));
   absl::Status allowed = CheckAllowed(claims_, message.range);
   if (allowed.ok()) allowed = CheckRange(message.range, source_.bytes.size());
-  if (!allowed.ok()) {
-    ++counters().ranges_refused;
-    return Fail(std::move(allowed));
-  }
+  if (!allowed.ok()) return Fail(std::move(allowed));
   if (!source_.leaves.empty())
     return SendRange(message, PieceChecksums(message.range, source_.bytes, source_.leaves));
   ++hashing_;
@@ -187,7 +191,6 @@ bool Session::HandlePut(const Incoming& incoming, const Message& message) {
     return false;
   }
   if (absl::Status allowed = CheckAllowed(claims_, message.range); !allowed.ok()) {
-    ++counters().ranges_refused;
     Fail(std::move(allowed));
     return false;
   }
@@ -260,7 +263,6 @@ void Session::Verify(Message message, std::shared_ptr<PutTarget::Slot> slot) {
                                 if (status != UCS_OK) self->Fail(Lost(status));
                               });
       } else if (self->phase_ == Phase::kOpen) {
-        ++self->counters().ranges_refused;
         self->Fail(finished);
       }
       self->ForgetIfQuiet();
@@ -286,7 +288,12 @@ void Session::HandleGone(const absl::Status& why) {
 
 void Session::Fail(absl::Status status) {
   if (phase_ >= Phase::kLeaving) return;
-  ++counters().sessions_failed;
+  if (!HasLeft(status)) {
+    service_.handler().OnFailed({.transport = NameOf(lane_),
+                                 .peer = stream_->peer(),
+                                 .object = claims_.object,
+                                 .why = status});
+  }
   stream_->Close(std::move(status));
   Close();
 }

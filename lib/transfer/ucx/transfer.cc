@@ -156,10 +156,7 @@ void UcxTransfer::End(absl::Status status) {
   phase_ = Phase::kEnding;
   ending_since_ = client_.loop().Now();
   status_ = std::move(status);
-  if (!status_.ok()) {
-    ++client_.counters().sessions_failed;
-    return Close();
-  }
+  if (!status_.ok()) return Close();
   endpoint_->Flush([self = shared_from_this()](ucs_status_t) { self->Close(); });
 }
 

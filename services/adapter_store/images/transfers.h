@@ -41,6 +41,9 @@ class Transfers final : public transfer::TransferHandler {
     // Images are read from the disk so much at a time, in turns, so that one of many GB keeps no
     // other waiting. 16 MiB: a tenth of a second of a slow disk.
     uint64_t load_bytes = uint64_t{16} << 20;
+    // Told of each session that failed, on transports' threads.
+    std::function<void(const transfer::FailedSession&)> on_failed =
+        [](const transfer::FailedSession&) {};
   };
   // All outlive it.
   Transfers(Catalog& catalog, blob::Store& blobs, Uploads& uploads, RotatingKeys& keys,
@@ -60,6 +63,7 @@ class Transfers final : public transfer::TransferHandler {
 
   void OpenGet(const transfer::TicketClaims& claims, GetOpened done) override;
   void OpenPut(const transfer::TicketClaims& claims, PutOpened done) override;
+  void OnFailed(const transfer::FailedSession& failed) override { options_.on_failed(failed); }
 
  private:
   void Open(const BlobKey& blob, uint64_t image_bytes, GetOpened done) LORRY_EXCLUDES(mutex_);

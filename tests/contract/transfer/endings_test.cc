@@ -10,6 +10,8 @@ namespace lorry::transfer {
 namespace {
 
 using absl::StatusCode;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 using Endings = TransportSuite;
 LORRY_FOR_EVERY_TRANSPORT(Endings);
@@ -33,6 +35,7 @@ TEST_P(Endings, CancelledWhileOpening) {
   fetch.Cancel();
   EXPECT_THAT(fetch.Wait(), EndsWithCode(StatusCode::kCancelled, ""));
   EXPECT_TRUE(Eventually([&] { return world.server->stats().sessions_open == 0; }));
+  EXPECT_THAT(world.handler.failed(), IsEmpty());
 }
 
 TEST_P(Endings, CancelledInTheMiddleAndResumed) {
@@ -53,6 +56,8 @@ TEST_P(Endings, CancelledInTheMiddleAndResumed) {
   EXPECT_THAT(outcome, EndsWithCode(StatusCode::kCancelled, ""));
   EXPECT_GT(outcome.bytes, 0u);
   EXPECT_TRUE(Eventually([&] { return target->idle(); }));
+  EXPECT_TRUE(Eventually([&] { return world.server->stats().sessions_open == 0; }));
+  EXPECT_THAT(world.handler.failed(), IsEmpty());
 
   push.ranges = outcome.done.Missing({0, kSize});
   const Outcome rest = PushAndWait(*world.transport, push);
@@ -95,6 +100,9 @@ TEST_P(Endings, MoreConnectionsThanTheServerTakes) {
   for (const auto& each : waiting) each->Cancel();
   for (const auto& each : waiting)
     EXPECT_THAT(each->Wait(), EndsWithCode(StatusCode::kCancelled, ""));
+  ASSERT_TRUE(Eventually([&] { return world.server->stats().sessions_open == 0; }));
+  EXPECT_THAT(world.handler.failed(), ElementsAre("TOO_MANY_SESSIONS"))
+      << "and who cancels has left, which is no failure";
 }
 
 TEST_P(Endings, TheServerCloses) {

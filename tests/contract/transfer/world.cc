@@ -123,6 +123,17 @@ void TestHandler::OpenGet(const TicketClaims& claims, GetOpened done) {
   done(std::move(opened));
 }
 
+void TestHandler::OnFailed(const FailedSession& failed) {
+  const std::string reason = ReasonOf(failed.why);
+  MutexLock lock(mutex_);
+  failed_.push_back(reason.empty() ? absl::StatusCodeToString(failed.why.code()) : reason);
+}
+
+std::vector<std::string> TestHandler::failed() {
+  MutexLock lock(mutex_);
+  return failed_;
+}
+
 void TestHandler::OpenPut(const TicketClaims& claims, PutOpened done) {
   absl::StatusOr<std::shared_ptr<PutTarget>> opened = Unknown();
   {

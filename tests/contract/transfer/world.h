@@ -51,6 +51,9 @@ class TestHandler final : public TransferHandler {
 
   void OpenGet(const TicketClaims& claims, GetOpened done) override;
   void OpenPut(const TicketClaims& claims, PutOpened done) override;
+  void OnFailed(const FailedSession& failed) override;
+  // Why each session failed: its reason, or the name of its code.
+  std::vector<std::string> failed();
 
  private:
   struct Upload {
@@ -62,6 +65,7 @@ class TestHandler final : public TransferHandler {
   std::map<std::string, Upload> uploads_ LORRY_GUARDED_BY(mutex_);
   std::vector<GetOpened> unanswered_gets_ LORRY_GUARDED_BY(mutex_);
   std::vector<PutOpened> unanswered_puts_ LORRY_GUARDED_BY(mutex_);
+  std::vector<std::string> failed_ LORRY_GUARDED_BY(mutex_);
   std::atomic<bool> silent_ = false;
 };
 
