@@ -24,6 +24,7 @@
 #include "services/adapter_store/housekeeping.h"
 #include "services/adapter_store/rpc/store_service.h"
 #include "services/adapter_store/store_metrics.h"
+#include "services/adapter_store/transfer_log.h"
 
 namespace lorry::store {
 namespace {
@@ -106,6 +107,7 @@ class Server final : public StoreServer, private Observer {
                                  .fan_out = options_.fan_out};
     transfers.on_failed = [this](const transfer::FailedSession& failed) {
       metrics_.TransferFailed(failed);
+      transfer_log_.OnFailed(failed);
     };
     transfers_.emplace(*catalog_, *blobs_, *uploads_, *keys_, clock_, std::move(transfers));
     collector_.emplace(*catalog_, *blobs_, options_.catalog.now_unix_ms);
@@ -189,6 +191,7 @@ class Server final : public StoreServer, private Observer {
   SteadyClock clock_;
   metrics::Registry registry_;
   StoreMetrics metrics_;
+  TransferLog transfer_log_{clock_};
   std::unique_ptr<RotatingKeys> keys_;
   std::unique_ptr<kv::Store> kv_;
   std::unique_ptr<blob::Store> blobs_;

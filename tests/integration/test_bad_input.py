@@ -157,6 +157,7 @@ def test_corrupted_bytes_are_refused_and_can_be_sent_again(still_served, world, 
     with refused("RANGE_CORRUPT", code="DATA_LOSS"):
         raw.put(begun.ticket, start, wrong, checksum_of_others)
     assert world.fleet.store.samples('lorry_transfer_errors_total{reason="RANGE_CORRUPT",transport="grpc"}') == [1.0]
+    assert "a transfer failed: peer=ipv4:127.0.0.1 " in world.fleet.store.log_tail(), "the host, as its memory may be bad"
     raw.put(begun.ticket, start, image.data[start : start + 4096])
     with refused("RANGES_MISSING"):
         raw.commit(begun.upload_id)
