@@ -103,18 +103,14 @@ void Context::FindAddresses() {
   store_ = FirstOf(arguments_.Text("store"), Environment("LORRY_STORE"), of_up("store"));
   orchestrator_ = FirstOf(arguments_.Text("orchestrator"), Environment("LORRY_ORCHESTRATOR"),
                           of_up("orchestrator"));
-  std::map<std::string, std::string> engine_admin, engine_urls;
+  std::map<std::string, std::string> engine_urls;
   for (const nlohmann::json& engine : up.value("engines", nlohmann::json::array())) {
     if (!engine.is_object()) continue;
-    engine_admin[engine.value("member", "")] = engine.value("admin", "");
     engine_urls[engine.value("member", "")] = engine.value("engine", "");
   }
   if (orchestrator_ == of_up("orchestrator")) engine_urls_ = std::move(engine_urls);
   if (store_.empty() || store_ != of_up("store")) return;
-  admin_ = std::move(engine_admin);
   up_token_file_ = of_up("token_file");
-  admin_["adapter-store"] = of_up("store_admin");
-  admin_["sync-orchestrator"] = of_up("orchestrator_admin");
 }
 
 rpc::ClientTls Context::Tls() const {

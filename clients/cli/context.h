@@ -46,10 +46,8 @@ class Context {
   client::ConnectOptions Reached() const;
   std::string store() const { return store_; }
   std::string orchestrator() const { return orchestrator_; }
-  // Admin ports (plain HTTP) of what `lorry up` runs, by service; empty where that is not the fleet
-  // this command talks to.
-  const std::map<std::string, std::string>& AdminAddresses() const { return admin_; }
-  // The URLs of the engines behind its doors, by member; empty likewise.
+  // The URLs of the engines behind the doors of what `lorry up` runs, by member; empty where that is
+  // not the fleet this command talks to.
   const std::map<std::string, std::string>& EngineUrls() const { return engine_urls_; }
   // --timeout, or `fallback_ms` where it is not given.
   int64_t TimeoutOr(int64_t fallback_ms) const { return timeout_ms_.value_or(fallback_ms); }
@@ -89,7 +87,7 @@ class Context {
   const Arguments& arguments_;
   std::string store_, orchestrator_;
   std::string up_token_file_;  // of the `lorry up` whose store it is
-  std::map<std::string, std::string> admin_, engine_urls_;
+  std::map<std::string, std::string> engine_urls_;
   std::optional<int64_t> timeout_ms_;
   size_t columns_ = 0;
   bool json_ = false, colour_ = false, terminal_ = false, bars_ = false;

@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "clients/cli/build_info.h"
 #include "clients/cli/reach.h"
 #include "clients/cli/remedies.h"
 #include "lib/base/counted.h"
@@ -59,6 +58,9 @@ class Examination {
     if (!adapters.ok()) return AddUnreachable("adapter-store", adapters.status());
     Add(Grade::kGood, absl::StrCat("adapter-store at ", context_.store(), " answers, ",
                                    Counted(adapters->size(), "adapter")));
+    const auto revision = client_.StoreRevision();
+    // Older ones do not say it, or have no such call.
+    versions_["adapter-store"] = revision.ok() ? revision->lorry_version() : "";
   }
 
   void LookAtOrchestrator() {
@@ -140,21 +142,16 @@ class Examination {
     }
   }
 
-  // The orchestrator and the proxies say it of themselves; of the rest those that `lorry up` runs
-  // are asked at their admin ports.
+  // Each says it of itself, a proxy to the orchestrator.
   void LookAtLorryVersions() {
-    std::map<std::string, std::string> versions;
-    for (const auto& [service, admin] : context_.AdminAddresses()) {
-      if (auto version = VersionAt(admin); version.ok()) versions[service] = *std::move(version);
-    }
-    if (!status_.version().empty()) versions["sync-orchestrator"] = status_.version();
+    if (!status_.version().empty()) versions_["sync-orchestrator"] = status_.version();
     for (const MemberStatus& member : status_.members()) {
       if (member.lorry_version().empty() || member.state() == "LOST") continue;
-      versions[absl::StrCat("the proxy of ", member.member())] = member.lorry_version();
+      versions_[absl::StrCat("the proxy of ", member.member())] = member.lorry_version();
     }
-    if (versions.empty()) return;
-    versions["this program"] = LORRY_VERSION;
-    findings_.push_back(JudgeVersions(versions));
+    if (versions_.empty()) return;
+    versions_["this program"] = LORRY_VERSION;
+    findings_.push_back(JudgeVersions(versions_));
   }
 
   // Of what this program dials and shows. What the services know of theirs is in their metrics.
@@ -183,6 +180,7 @@ class Examination {
   client::Client& client_;
   const Context& context_;
   GetStatusResponse status_;
+  std::map<std::string, std::string> versions_;  // of Lorry, by who it is
   std::vector<Finding> findings_;
 };
 
@@ -222,7 +220,8 @@ Finding JudgeVersions(const std::map<std::string, std::string>& version_by_name)
   }
   std::vector<std::string> parts;
   for (const auto& [version, who] : names) {
-    parts.push_back(absl::StrCat(version, " (", absl::StrJoin(who, ", "), ")"));
+    parts.push_back(
+        absl::StrCat(version.empty() ? "unknown" : version, " (", absl::StrJoin(who, ", "), ")"));
   }
   const std::string all = absl::StrJoin(parts, ", ");
   if (minors.size() == 1) return {Grade::kGood, absl::StrCat("Lorry of one minor version: ", all)};

@@ -208,9 +208,8 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(ConnectOptions options) 
   if (!named.orchestrator.empty()) {
     rpc::ChannelOptions orchestrator = client->ChannelTo(named.orchestrator);
     orchestrator.receive_max_bytes = kStatusBytesMax;
-    for (const char* call : {"GetStatus", "SetOverride", "MarkMember", "Resolve"}) {
+    for (const char* call : {"GetStatus", "SetOverride", "MarkMember", "Resolve"})
       orchestrator.idempotent.push_back(absl::StrCat("lorry.sync.v1.SyncService/", call));
-    }
     LORRY_ASSIGN_OR_RETURN(client->stubs_->sync, rpc::FreshChannel::Open(orchestrator));
   }
   return client;
@@ -286,15 +285,18 @@ absl::Status Client::ReleaseHolder(const std::string& holder) {
   return stubs_->OfStore(&StoreStub::SetHolds, request).status();
 }
 
+absl::StatusOr<store::v1::GetRevisionResponse> Client::StoreRevision() {
+  return stubs_->OfStore(&StoreStub::GetRevision, store::v1::GetRevisionRequest());
+}
+
 absl::StatusOr<std::vector<store::v1::Adapter>> Client::Adapters() {
   std::vector<store::v1::Adapter> adapters;
   store::v1::ListAdaptersRequest request;
   request.set_page_size(kPageSize);
   do {
     LORRY_ASSIGN_OR_RETURN(auto response, stubs_->OfStore(&StoreStub::ListAdapters, request));
-    for (store::v1::Adapter& adapter : *response.mutable_adapters()) {
+    for (store::v1::Adapter& adapter : *response.mutable_adapters())
       adapters.push_back(std::move(adapter));
-    }
     request.set_page_token(response.next_page_token());
   } while (!request.page_token().empty());
   return adapters;

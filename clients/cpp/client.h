@@ -78,6 +78,8 @@ class Client {
   absl::StatusOr<std::vector<common::v1::Version>> Versions(const std::string& adapter,
                                                             uint64_t run = 0, size_t limit = 0);
   absl::Status Delete(const common::v1::VersionRef& version);
+  // How far the store has come, and which Lorry it is.
+  absl::StatusOr<store::v1::GetRevisionResponse> StoreRevision();
   // Lets go of all that a holder keeps which will not come back. One that is still there takes its
   // records for lost. ABORTED HOLDS_STALE: it counts higher than a holder that began by now.
   absl::Status ReleaseHolder(const std::string& holder);

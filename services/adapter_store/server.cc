@@ -125,14 +125,14 @@ class Server final : public StoreServer, private Observer {
                            rpc::Access::Open(options_.tokens_file, !tls.client_ca.empty()));
     gate_.emplace(*access_, rpc::Gate::Options{.on_call = rpc::CallMetrics(registry_)});
     rpc::WatchCredentials(registry_, tls, /*dialled_ca=*/"", options_.tokens_file);
-    service_.emplace(
-        StoreService::Parts{.gate = *gate_,
-                            .catalog = *catalog_,
-                            .uploads = *uploads_,
-                            .transfers = *transfers_,
-                            .hub = *hub_,
-                            .upload_hub = *upload_hub_,
-                            .upload_idle_deadline_ms = options_.catalog.ticket_life_ms});
+    service_.emplace(StoreService::Parts{.gate = *gate_,
+                                         .catalog = *catalog_,
+                                         .uploads = *uploads_,
+                                         .transfers = *transfers_,
+                                         .hub = *hub_,
+                                         .upload_hub = *upload_hub_,
+                                         .upload_idle_deadline_ms = options_.catalog.ticket_life_ms,
+                                         .lorry_version = options_.version});
     transfer_services_.push_back(
         transfer::CreateGrpcTransferService({}, *gate_, keys_->keys(), *transfers_));
     LORRY_RETURN_IF_ERROR(StartUcx());

@@ -34,7 +34,7 @@ struct StoreOptions {
   FanOutOptions fan_out;  // of images among proxies that relay them
   int ahead_readers = 8;  // of each upload, while it comes
   int64_t sweep_interval_ms = 1'000;
-  std::string version = "unknown";  // of this program, for metrics
+  std::string version = "unknown";  // of this program
   // For /configz.
   std::function<std::string()> config_json = [] { return std::string("{}"); };
   // Told, on any thread, why the process must end: nothing can be written before it reads again.

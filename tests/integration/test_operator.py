@@ -1,9 +1,12 @@
 """What people are told while a version is on its way, and what their own calls answer: policy, pins, leases, slots."""
 
+import contextlib
 import json
 import subprocess
 import threading
+from concurrent import futures
 
+import grpc
 import lorry
 import pytest
 from lorry.common.v1 import adapter_pb2
@@ -20,6 +23,27 @@ def steps(world, make_adapter):
         steps = Steps(world, run, make_adapter)
         steps.next()
         yield steps
+
+
+class OlderStore(grpc.GenericRpcHandler):
+    """The store, as one that does not say which Lorry it is."""
+
+    def __init__(self, target: str) -> None:
+        self._store = grpc.insecure_channel(target)
+        self._server = grpc.server(futures.ThreadPoolExecutor(4))
+        self._server.add_generic_rpc_handlers((self,))
+        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self._server.start()
+
+    def close(self) -> None:
+        self._server.stop(None).wait()
+        self._store.close()
+
+    def service(self, call: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        if call.method.endswith("/GetRevision"):
+            return None
+        return grpc.unary_unary_rpc_method_handler(
+            lambda request, _: self._store.unary_unary(call.method)(request, timeout=DEADLINE_S))
 
 
 @pytest.fixture
@@ -51,6 +75,19 @@ def held_loads(world):
     hold(True)
     yield hold
     hold(False)
+
+
+def test_doctor_asks_the_store_which_lorry_it_is(world, bin_dir):
+    def versions():
+        return [f for f in world.doctor(bin_dir)[1] if "Lorry" in f["what"]]
+
+    (alike,) = versions()
+    assert alike["grade"] == "good" and alike["what"].startswith("everything is Lorry "), alike
+    with contextlib.closing(OlderStore(world.fleet.addresses()["store"])) as older, pytest.MonkeyPatch.context() as patch:
+        addresses = world.fleet.addresses() | {"store": older.address}
+        patch.setattr(world.fleet, "addresses", lambda: addresses)
+        (differs,) = versions()
+    assert differs["grade"] == "warning" and "unknown (adapter-store)" in differs["what"], differs
 
 
 def test_a_publisher_sees_where_its_version_stands_on_each_engine(world, steps, held_loads):

@@ -215,6 +215,7 @@ grpc::Status StoreService::GetRevision(grpc::ServerContext* context, const v1::G
     LORRY_ASSIGN_OR_RETURN(const uint64_t revision, parts_.catalog.Revision());
     response->set_revision(revision);
     response->set_store(parts_.catalog.instance());
+    response->set_lorry_version(parts_.lorry_version);
     return absl::OkStatus();
   };
   return parts_.gate.Serve(*context, "GetRevision", Role::kReader, serve);

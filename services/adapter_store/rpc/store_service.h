@@ -30,8 +30,9 @@ class StoreService final
     WatchHub& hub;
     UploadHub& upload_hub;
     int64_t upload_idle_deadline_ms;
+    std::string lorry_version;
   };
-  explicit StoreService(Parts parts) : parts_(parts) {}
+  explicit StoreService(Parts parts) : parts_(std::move(parts)) {}
   // An address that stands for the one under which the caller reached this service.
   static constexpr std::string_view kWhereTheCallerDialled = "grpc://";
   // Where ranges may be sent to and fetched from, best first. Calls that came before, which a store

@@ -8,7 +8,6 @@
 #include <string>
 #include <utility>
 
-#include "clients/cli/build_info.h"
 #include "clients/cli/local_fleet.h"
 
 namespace lorry::cli {
@@ -121,6 +120,9 @@ TEST(JudgeVersions, WarnsWhereMoreThanThePatchDiffers) {
   EXPECT_EQ(minor.grade, Grade::kWarning);
   EXPECT_THAT(minor.what, HasSubstr("0.1.0 (the proxy of e1, this program), 0.2.0"));
   EXPECT_FALSE(minor.remedy.empty());
+  const Finding unknown = JudgeVersions({{"adapter-store", ""}, {"this program", "0.1.0"}});
+  EXPECT_EQ(unknown.grade, Grade::kWarning);
+  EXPECT_THAT(unknown.what, HasSubstr("unknown (adapter-store), 0.1.0 (this program)"));
 }
 
 TEST(RenderFindings, MarksEachLineAndNamesTheRemedy) {
@@ -140,13 +142,6 @@ TEST(LookAtMachine, FindsSomethingToSayOfEachPart) {
     EXPECT_FALSE(finding.what.empty());
     EXPECT_EQ(finding.grade == Grade::kGood, finding.remedy.empty()) << finding.what;
   }
-}
-
-TEST(VersionIn, IsALabelOfTheBuildInfo) {
-  EXPECT_EQ(VersionIn("# HELP x\nlorry_build_info{service=\"a\",version=\"0.1.0\"} 1\nother 2\n"),
-            "0.1.0");
-  EXPECT_EQ(VersionIn("lorry_build_info{service=\"a\"} 1\nother{version=\"2\"} 2\n"), std::nullopt);
-  EXPECT_EQ(VersionIn(""), std::nullopt);
 }
 
 TEST(EngineUrl, MayBeAPortAlone) {
