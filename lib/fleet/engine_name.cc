@@ -76,7 +76,7 @@ std::string_view SlotsFlag(EngineKind kind) {
     case EngineKind::kUnknown:
       break;
     case EngineKind::kSglang:
-      return "--max-loaded-loras";
+      return "--max-loaded-loras, or --max-loras-per-batch with --attn-dp-size";
     case EngineKind::kVllm:
       return "--max-cpu-loras";
   }

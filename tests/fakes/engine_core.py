@@ -42,6 +42,7 @@ class Switches:
     load_delay_s: float = 0.0  # a load takes this long, and succeeds even if its caller has left
     unload_delay_s: float = 0.0
     load_error: str = ""  # the next loads are refused with this text
+    load_error_of_a_rank: str = ""  # sglang: the next loads fail on one rank alone, with this text
     hold_loads: bool = False  # loads hang until this is false again
     hold_releases: bool = False  # sglang: memory is released once this is false again
     refuse_resumes: int = 0  # so many of the next resumes are answered 503, and the engine stays paused

@@ -70,6 +70,7 @@ class FakeSglang:
         self.shapes = module_shapes(args.model)
         self.registry: OrderedDict[str, Adapter] = OrderedDict()  # least recently used first
         self.ever_loaded: dict[str, Adapter] = {}
+        self.half_loaded: set[str] = set()  # by a load that failed on some ranks alone
         self.update_lock = asyncio.Lock()  # one load or unload at a time, waits included
         self.paused = False
         self.held = 0  # requests that came under a pause, and which none aborts
@@ -127,6 +128,15 @@ class FakeSglang:
                 await asyncio.sleep(0.01)
             if self.switches.load_error:
                 return self.answer(False, self.switches.load_error, self.listing())
+            if name in self.half_loaded:
+                text = f"LoRA adapter '{name}' has an incomplete unload. Retry the unload before loading it again."
+                return self.answer(False, text, None)
+            if self.switches.load_error_of_a_rank:
+                self.half_loaded.add(name)
+                return self.answer(False, self.switches.load_error_of_a_rank, self.listing())
+            if self.args.attn_dp_size > 1 and not pinned:
+                text = "DP-attention LoRA requires pinned adapters"
+                return self.answer(False, text, self.listing())
             if name in self.registry:
                 text = f"Failed to load LoRA adapter {name} because it is already loaded"
                 return self.answer(False, text, self.listing())
@@ -168,6 +178,9 @@ class FakeSglang:
         self.switches.note("unload", name=name, live=known.references if known else 0)
         async with self.update_lock:
             await asyncio.sleep(self.switches.unload_delay_s)
+            if name in self.half_loaded:
+                self.half_loaded.discard(name)
+                return self.answer(True, "", self.listing())
             adapter = self.registry.get(name)
             if adapter is None:
                 keys = f"odict_keys({list(self.registry)})"

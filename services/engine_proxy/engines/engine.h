@@ -58,6 +58,8 @@ struct EngineFacts {
   // request has its first token (before 0.5.23 one that waits never lets go of its adapter), and
   // vLLM not at all (the route is there in dev mode alone).
   bool aborts_waiting = false;
+  // It takes adapters only where the load pins them: an SGLang with attention groups.
+  bool pins_adapters = false;
   std::vector<Problem> problems;  // empty: ready for adapters
   std::vector<Problem> warnings;  // it serves, and this is amiss all the same
 };

@@ -1,6 +1,7 @@
 // SGLang over HTTP. Routing is by `lora_path`, which is the adapter's name: a bare name in `model`
 // would be answered by the base model. Adapters are loaded from directories; the tensor route is
 // left alone, because a bad payload ends the server.
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -8,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
+#include "lib/base/strings.h"
 #include "services/engine_proxy/engines/engines.h"
 #include "services/engine_proxy/engines/http_engine.h"
 #include "services/engine_proxy/engines/probe.h"
@@ -34,7 +36,9 @@ class SglangCalls {
     auto reply = co_await Get("/server_info", deadline);
     if (reply.ok() && IsMissingRoute(*reply)) reply = co_await Get("/get_server_info", deadline);
     if (!reply.ok()) co_return reply.status();
-    co_return ParseSglangInfo(*reply);
+    auto facts = ParseSglangInfo(*reply);
+    if (facts.ok()) pins_adapters_ = facts->pins_adapters;
+    co_return facts;
   }
 
   Task<absl::StatusOr<Engine::Listing>> List(TimePoint deadline) {
@@ -46,8 +50,18 @@ class SglangCalls {
   }
 
   Task<absl::Status> Load(EngineName name, std::string path, TimePoint deadline) {
-    const Json body = {{"lora_name", name.value}, {"lora_path", path}};
-    const auto reply = co_await Post("/load_lora_adapter", body, admin_key_, deadline);
+    Json body = {{"lora_name", name.value}, {"lora_path", path}};
+    if (pins_adapters_) body["pinned"] = true;
+    auto reply = co_await Post("/load_lora_adapter", body, admin_key_, deadline);
+    if (reply.ok() && IsHalfUnloaded(*reply)) {
+      const absl::Status unloaded = co_await Unload(name, deadline);
+      if (EndOf(unloaded) == End::kRefused) {  // which says nothing of the adapter
+        co_return Error(absl::StatusCode::kFailedPrecondition, "ENGINE_LOAD_UNSETTLED",
+                        ToStd(unloaded.message()));
+      }
+      if (!unloaded.ok()) co_return unloaded;
+      reply = co_await Post("/load_lora_adapter", body, admin_key_, deadline);
+    }
     if (!reply.ok()) co_return reply.status();
     if (reply->status == 200) co_return absl::OkStatus();
     if (!IsAlreadyLoaded(*reply)) co_return StatusOfLoad(name, *reply);
@@ -210,6 +224,7 @@ class SglangCalls {
   const Engine::Millis shed_for_;
   const std::string api_key_;
   const std::string admin_key_;
+  std::atomic<bool> pins_adapters_ = false;  // as of the last Inspect
 };
 
 }  // namespace

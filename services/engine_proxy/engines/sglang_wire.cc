@@ -43,6 +43,9 @@ bool LoadsOnReplicas(const Json& info) {
          IsSince(StringIn(info, "version"), kFirst);
 }
 
+// "DP-attention LoRA requires pinned adapters" (lora/lora_manager.py, 0.5.23).
+bool PinsAdapters(const Json& info) { return IntegerIn(info, "attn_dp_size").value_or(1) > 1; }
+
 std::vector<Problem> ProblemsOf(const Json& info) {
   std::vector<Problem> problems;
   if (!BoolIn(info, "enable_lora")) problems.push_back(LoraDisabled(fleet::EngineKind::kSglang));
@@ -51,6 +54,12 @@ std::vector<Problem> ProblemsOf(const Json& info) {
                         "start one SGLang per data-parallel replica (--dp-size 1), each with its "
                         "own proxy: SGLang "
                         "refuses to load adapters at run time with --dp-size above 1"});
+  }
+  if (PinsAdapters(info) && CountIn(info, "max_loras_per_batch") == 1) {
+    problems.push_back(
+        {"ENGINE_DP_UNSUPPORTED",
+         "start SGLang with --max-loras-per-batch 2 or more: with --attn-dp-size above 1 adapters "
+         "are pinned, which one slot of its memory never is"});
   }
   if (IntegerIn(info, "tokenizer_worker_num").value_or(1) > 1) {
     problems.push_back(
@@ -109,6 +118,9 @@ absl::StatusOr<EngineFacts> ParseSglangInfo(const HttpReply& reply) {
   facts.limits.rank_limit = CountIn(info, "max_lora_rank");
   facts.limits.slots = CountIn(info, "max_loaded_loras");  // null: not bounded
   facts.limits.batch_slots = CountIn(info, "max_loras_per_batch");
+  facts.pins_adapters = PinsAdapters(info);
+  if (facts.pins_adapters && facts.limits.batch_slots > 0)
+    facts.limits.slots = facts.limits.batch_slots - 1;  // which is never more than may be loaded
   std::vector<std::string>& modules = facts.limits.engine_modules;
   modules = NamesIn(info, "lora_target_modules");
   if (std::binary_search(modules.begin(), modules.end(), "all")) modules.clear();

@@ -198,6 +198,10 @@ bool IsAlreadyLoaded(const HttpReply& reply) {
                                  absl::StrContains(text, "already been loaded"));
 }
 
+bool IsHalfUnloaded(const HttpReply& reply) {
+  return reply.status == 400 && absl::StrContains(ErrorText(reply), "has an incomplete unload");
+}
+
 Problem LoraDisabled(fleet::EngineKind kind) {
   if (kind == fleet::EngineKind::kSglang) {
     return {"ENGINE_LORA_DISABLED",

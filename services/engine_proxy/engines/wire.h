@@ -101,6 +101,9 @@ absl::StatusOr<ProbeReply> ParseVllmToken(const HttpReply& reply);
 // True for the replies that mean "there is no such adapter", false for a missing route.
 bool IsUnknownAdapter(fleet::EngineKind kind, const HttpReply& reply);
 bool IsAlreadyLoaded(const HttpReply& reply);
+// SGLang's word for a name that a load or an unload left on some of its ranks: it takes no load of
+// that name until an unload of it has succeeded.
+bool IsHalfUnloaded(const HttpReply& reply);
 // 404 {"detail":"Not Found"}: the server has no such route, which is how it says that a feature is
 // off.
 bool IsMissingRoute(const HttpReply& reply);

@@ -50,7 +50,13 @@ def test_the_flag_is_named(world, root, make_adapter, member):
     assert time.monotonic() - began < SOON_S, "whoever starts such an engine learns it from the first call"
 
 
-def test_attention_groups_are_no_replicas(bin_dir, tiny, tmp_path):
-    engine = engines.fake("sglang", tiny / "model", log_dir=tmp_path, args=["--attn-dp-size", "4"])
-    with World(bin_dir, tmp_path, engine) as world:
+def test_attention_groups_are_no_replicas(bin_dir, tiny, root, make_adapter, tmp_path):
+    """They take adapters that the load pins, which is one less than the engine has slots in a batch."""
+    args = ["--attn-dp-size", "4", "--max-loras-per-batch", "3"]
+    engine = engines.fake("sglang", tiny / "model", log_dir=tmp_path, args=args)
+    with World(bin_dir, tmp_path, engine, proxy_flags={"bindings-root": root}) as world:
         assert world.member("sglang")["state"] == "READY"
+        for i in range(3):
+            write(make_adapter(9901 + i), root / f"group{i}")
+            status, body = Framework(world, "sglang").load(f"group{i}", root / f"group{i}")
+            assert status == 200, body

@@ -353,6 +353,29 @@ TEST_P(SglangTest, FlagsThatBreakAdaptersAreNamed) {
   EXPECT_EQ(facts->problems[1].reason, "ENGINE_TOKENIZER_WORKERS");
 }
 
+TEST_P(SglangTest, AttentionGroupsTakeAdaptersThatArePinned) {
+  Blocking engine = OwnFake({"--attn-dp-size", "2", "--max-loras-per-batch", "3"});
+  const auto facts = engine.Inspect();
+  ASSERT_TRUE(facts.ok() && facts->problems.empty()) << facts.status();
+  ASSERT_EQ(facts->limits.slots, 2u);
+  const std::string name = Fresh();
+  EXPECT_EQ(engine.Load(name, Adapter("v1")), absl::OkStatus());
+  EXPECT_EQ(engine.Load(Fresh(), Adapter("v2")), absl::OkStatus());
+  EXPECT_EQ(ReasonOf(engine.Load(Fresh(), Adapter("v1"))), "ENGINE_REFUSED") << "no slot is left";
+  EXPECT_EQ(engine.Unload(name), absl::OkStatus());
+  EXPECT_EQ(engine.Load(Fresh(), Adapter("v1")), absl::OkStatus());
+}
+
+TEST_P(SglangTest, WhatALoadLeftOnSomeRanksIsUnloadedBeforeTheNext) {
+  Blocking engine = OwnFake();
+  const std::string name = Fresh();
+  fake().Set(R"({"load_error_of_a_rank": "out of memory"})");
+  EXPECT_EQ(ReasonOf(engine.Load(name, Adapter("v1"))), "ENGINE_LOAD_FAILED");
+  fake().Set(R"({"load_error_of_a_rank": ""})");
+  EXPECT_EQ(engine.Load(name, Adapter("v1")), absl::OkStatus());
+  EXPECT_EQ(engine.Probe(name, ProbeKind::kToken), absl::OkStatus());
+}
+
 TEST_P(SglangTest, AnUnloadThatHangsIsLeftAtItsDeadline) {
   Blocking engine = OwnFake({"--fake", R"({"unload_delay_s": 60})"});
   const std::string name = Fresh();

@@ -103,6 +103,17 @@ TEST(SglangInfo, AttentionGroupsWereReplicasThatTakeAdapters) {
   EXPECT_THAT(reasons("0.5.23", R"("dp_size":1,"attn_dp_size":4)"), IsEmpty());
 }
 
+TEST(SglangInfo, AttentionGroupsPinAllButOneSlotOfABatch) {
+  const EngineFacts facts = SglangFacts("\"dp_size\":1", R"("dp_size":1,"attn_dp_size":4)");
+  EXPECT_TRUE(facts.pins_adapters);
+  EXPECT_EQ(facts.limits.slots, facts.limits.batch_slots - 1);
+  EXPECT_FALSE(SglangFacts().pins_adapters);
+  EXPECT_THAT(ReasonsOf(ParseSglangInfo({200, R"({"enable_lora":true,"max_loras_per_batch":1,
+                                              "attn_dp_size":2,"startup_time":{"a":1}})"})
+                            .value()),
+              ElementsAre("ENGINE_DP_UNSUPPORTED"));
+}
+
 TEST(SglangInfo, TellsOnHowManyNodesItRuns) {
   EXPECT_EQ(SglangFacts().nodes, 1u);
   EXPECT_EQ(SglangFacts("\"dp_size\":1", "\"dp_size\":1,\"nnodes\":2").nodes, 2u);
