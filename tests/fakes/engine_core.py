@@ -47,6 +47,7 @@ class Switches:
     hold_releases: bool = False  # sglang: memory is released once this is false again
     refuse_resumes: int = 0  # so many of the next resumes are answered 503, and the engine stays paused
     serve_base: bool = False  # adapters are listed and accepted, and the base model answers
+    other_base: str = ""  # vllm: these are the base model's weights
     logprob_noise: float = 0.0  # log-probabilities of one prompt differ by up to so much each time
     leak_on_queue_abort: bool = (
         False  # sglang before 0.5.2x: a request aborted while queued keeps its reference

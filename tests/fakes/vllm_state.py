@@ -107,7 +107,7 @@ class FakeVllm:
     def weights_of_base(self) -> str:
         """On a CPU "no adapter" is the index -1, and that is the last slot, in a step that has a request for an adapter."""
         is_mixed = self.args.device == "cpu" and any(r.name for r in self.scheduler.requests)
-        return (self.in_slot[-1] if is_mixed else None) or BASE_DIGEST
+        return (self.in_slot[-1] if is_mixed else None) or self.switches.other_base or BASE_DIGEST
 
     def live(self, name: str) -> int:
         return sum(r.name == name for r in self.scheduler.requests)
@@ -181,7 +181,7 @@ class FakeVllm:
             if adapter.fatal:
                 die(self.switches, f"at the first use of {adapter.name}", adapter.name, digest)
             if self.switches.serve_base:
-                digest = BASE_DIGEST
+                digest = self.switches.other_base or BASE_DIGEST
         wants = params.get("prompt_logprobs") is not None
         if wants and self.switches.die_of_prompt_logprobs and self.scheduler.requests:
             die("prompt log-probabilities in a step with another request")

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
 #include "lib/base/mutex.h"
@@ -109,7 +110,10 @@ class VllmCalls {
     co_return ParseVllmOccupancy(*reply);
   }
 
+  // No probe is under way meanwhile, and each that comes later must not compare with what the base
+  // model was before.
   Task<absl::StatusOr<RawReply>> Pass(RawCall raw, TimePoint deadline) {
+    if (MayChangeBase(raw.path)) ForgetBase();
     HttpCall call{std::move(raw.method), std::move(raw.path), std::move(raw.body), api_key_};
     auto reply = co_await client_.Call(std::move(call), deadline);
     if (!reply.ok()) co_return reply.status();
@@ -188,8 +192,9 @@ class VllmCalls {
   }
 
   // Where the engine is not known to run on anything but a CPU, it may give the base model's
-  // requests an adapter's weights (EngineFacts::mixes_base). There the base model is asked once in
-  // a life of the engine, while no adapter is at work; before that there is nothing to compare.
+  // requests an adapter's weights (EngineFacts::mixes_base). There the base model is asked
+  // once, until it is given other weights, and while no adapter is at work; before that there is
+  // nothing to compare.
   Task<absl::StatusOr<std::optional<ProbePair>>> BaseTokens(std::string base, TimePoint deadline) {
     const Boot boot = LastBoot();
     if (boot.base_alone.has_value()) co_return boot.base_alone;
@@ -247,6 +252,13 @@ class VllmCalls {
     co_return facts;
   }
 
+  // What vLLM releases at level 1 comes back as it was; at level 2 it is gone, and comes anew from
+  // the framework. All else that is passed gives weights.
+  static bool MayChangeBase(const std::string& path) {
+    const bool is_sleep = absl::StartsWith(path, "/sleep") || absl::StartsWith(path, "/wake_up");
+    return !is_sleep || absl::StrContains(path, "level=2");
+  }
+
   static std::string PathOf(fleet::PauseKind pause, bool flush) {
     const char* mode = nullptr;
     switch (pause) {
@@ -289,7 +301,8 @@ class VllmCalls {
   // A life of the engine's process as it is known here.
   struct Boot {
     EngineFacts facts;
-    std::optional<ProbePair> base_alone;  // the base model's answers while no adapter was at work
+    // The base model's answers while no adapter was at work, since it was last given weights.
+    std::optional<ProbePair> base_alone;
   };
 
   // NOT_FOUND: this boot was not inspected yet.
@@ -309,6 +322,11 @@ class VllmCalls {
   void RememberBase(const BootId& boot, const ProbePair& answered) {
     MutexLock lock(mutex_);
     if (!boot.empty() && last_boot_.facts.boot == boot) last_boot_.base_alone = answered;
+  }
+
+  void ForgetBase() {
+    MutexLock lock(mutex_);
+    last_boot_.base_alone.reset();
   }
 
   const HttpClient client_;

@@ -68,6 +68,11 @@ class Blocking {
   absl::StatusOr<Occupancy> GetOccupancy() {
     return Wait<absl::StatusOr<Occupancy>>([&](auto done) { engine_->GetOccupancy(kLong, done); });
   }
+  absl::StatusOr<RawReply> Pass(const std::string& path, const std::string& body) {
+    return Wait<absl::StatusOr<RawReply>>([&](auto done) {
+      engine_->Pass({"POST", path, body}, kLong, done);
+    });
+  }
   absl::Status SetPause(PauseKind pause, bool flush = false) {
     return Wait<absl::Status>([&](auto done) { engine_->SetPause(pause, flush, kLong, done); });
   }
@@ -432,6 +437,22 @@ TEST_P(VllmTest, WithoutDevModeLoraSwitchedOffIsNamedAllTheSame) {
   ASSERT_EQ(facts->problems.size(), 1u);
   EXPECT_EQ(facts->problems[0].reason, "ENGINE_LORA_DISABLED");
   EXPECT_EQ(ReasonOf(engine.Load(Fresh(), Adapter("v1"))), "ENGINE_LORA_DISABLED");
+}
+
+TEST_P(VllmTest, AProbeComparesWithTheBaseModelThatIsThereNow) {
+  Blocking engine = OwnFake({"--device", "cpu"});
+  engine.Inspect().IgnoreError();
+  const std::string name = Fresh();
+  EXPECT_EQ(engine.Load(name, Adapter("v1")), absl::OkStatus());
+  EXPECT_GT(engine.Ask(name, ProbeKind::kCompare)->compared->difference, 1e-3);
+  for (const char* path : {"/update_weights", "/sleep?level=2"}) {
+    // Other weights, under which the adapter has no effect any more.
+    const std::string weights = path[1] == 'u' ? "updated" : "slept";
+    fake().Set(R"({"serve_base": true, "other_base": ")" + weights + R"("})");
+    ASSERT_EQ(engine.Pass(path, R"({"update_info": {}})")->status, 200u);
+    ASSERT_EQ(engine.Pass("/wake_up", "")->status, 200u);
+    EXPECT_EQ(engine.Ask(name, ProbeKind::kCompare)->compared->difference, 0) << path;
+  }
 }
 
 TEST_P(VllmTest, SleepIsSeenAndToldFromAPause) {
