@@ -144,3 +144,17 @@ def add_vllm_memory_routes(app: FastAPI, engine) -> None:
     async def collective_rpc(http: HttpRequest):
         await http.json()
         return change_weights() | {"results": [None]}
+
+
+def add_areal_routes(app: FastAPI, engine) -> None:
+    """Of areal/engine/vllm_ext/areal_vllm_server.py, whatever vLLM's environment says."""
+
+    @app.post("/areal_pause_generation")
+    async def pause():
+        await engine.pause("abort")
+        return {"success": True, "message": "Generation paused and all requests aborted"}
+
+    @app.post("/areal_continue_generation")
+    async def resume():
+        await engine.resume()
+        return {"success": True, "message": "Generation continued"}

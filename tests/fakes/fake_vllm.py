@@ -26,7 +26,7 @@ from engine_core import (
     serve,
     text_of,
 )
-from engine_memory import add_vllm_memory_routes
+from engine_memory import add_areal_routes, add_vllm_memory_routes
 from fastapi import FastAPI
 from fastapi import Request as HttpRequest
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
@@ -447,6 +447,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--data-parallel-size", type=int, default=1)
     parser.add_argument("--api-server-count", type=int, default=1)
     parser.add_argument("--api-key", help="what calls of /v1 and the like must show")
+    parser.add_argument("--areal", action="store_true", help="AReaL's server around it")
     parser.add_argument("--device", default="cuda", help="what it says it runs on")
     parser.add_argument(
         "--startup-delay", type=float, default=0.0, help="seconds before the port opens"
@@ -475,6 +476,8 @@ def main() -> None:
         adders.append(add_lora_routes)
     if is_on("VLLM_SERVER_DEV_MODE"):
         adders += [add_dev_routes, add_vllm_memory_routes]
+    if args.areal:
+        adders.append(add_areal_routes)
     for add in adders:
         add(app, engine)
 

@@ -126,7 +126,10 @@ class VllmCalls {
       co_return Error(absl::StatusCode::kUnimplemented, "ENGINE_PAUSE_KIND",
                       "vLLM pauses by abort, wait or keep");
     }
-    const auto reply = co_await Post(path, Json(), deadline);
+    auto reply = co_await Post(path, Json(), deadline);
+    const std::string areals = ArealPathOf(pause);
+    if (reply.ok() && IsMissingRoute(*reply) && !areals.empty())
+      reply = co_await Post(areals, Json(), deadline);
     if (!reply.ok()) co_return reply.status();
     if (reply->status == 200) co_return absl::OkStatus();
     // An engine that cannot be paused is not paused: it need not be told to go on.
@@ -277,6 +280,13 @@ class VllmCalls {
         return "";
     }
     return absl::StrCat("/pause?mode=", mode, "&clear_cache=", flush ? "true" : "false");
+  }
+
+  // AReaL's server around vLLM has routes of its own for an abort and its end, also without dev mode,
+  // in which AReaL does not start it (areal/engine/vllm_ext/areal_vllm_server.py, 1.0.4).
+  static std::string ArealPathOf(fleet::PauseKind pause) {
+    if (pause == fleet::PauseKind::kAbort) return "/areal_pause_generation";
+    return pause == fleet::PauseKind::kNone ? "/areal_continue_generation" : "";
   }
 
   Task<absl::StatusOr<HttpReply>> Get(std::string path, TimePoint deadline) {

@@ -431,6 +431,18 @@ TEST_P(VllmTest, WithoutDevModeLimitsAreUnknownPausesRefusedAndThatIsSaid) {
   EXPECT_EQ(engine.Inspect()->limits.batch_slots, 4u) << "known since a request was scheduled";
 }
 
+TEST_P(VllmTest, WithoutDevModeArealsServerIsPausedByItsOwnRoutes) {
+  Blocking engine = OwnFake({"--areal"}, {"VLLM_SERVER_DEV_MODE=0"});
+  const std::string name = Fresh();
+  EXPECT_EQ(engine.Load(name, Adapter("v1")), absl::OkStatus());
+  EXPECT_EQ(engine.SetPause(PauseKind::kAbort, /*flush=*/true), absl::OkStatus());
+  const absl::Status paused = engine.Probe(name, ProbeKind::kToken, milliseconds(2000));
+  EXPECT_EQ(paused.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(engine.SetPause(PauseKind::kNone), absl::OkStatus());
+  EXPECT_EQ(engine.Probe(name, ProbeKind::kToken), absl::OkStatus());
+  EXPECT_EQ(ReasonOf(engine.SetPause(PauseKind::kKeep)), "ENGINE_DEV_MODE_OFF") << "it has no such";
+}
+
 TEST_P(VllmTest, WithoutDevModeLoraSwitchedOffIsNamedAllTheSame) {
   Blocking engine = OwnFake({"--no-enable-lora"}, {"VLLM_SERVER_DEV_MODE=0"});
   const auto facts = engine.Inspect();
