@@ -53,6 +53,8 @@ bool Take(Core& core, uint64_t ticket, const ContinueCall&) {
     AnswerNow(core, ticket, Outcome::kOk, "", "");
     return true;
   }
+  // Also where a vLLM drains first and nobody waits for that any more: of several data-parallel
+  // ranks, some may take the end of a pause that others have yet to agree on, and wait for these.
   if (IsPaused(core) && !IsHeldByFramework(core)) return false;
   if (!IsPaused(core) && (core.boot.empty() || !core.answers)) {
     AnswerNow(core, ticket, Outcome::kUnsent, "ENGINE_UNREACHABLE", "the engine does not answer");

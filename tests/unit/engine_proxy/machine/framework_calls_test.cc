@@ -241,6 +241,17 @@ TEST_F(FrameworkCallsTest, CallsAreTakenInTheirOrder) {
   EXPECT_FALSE(Holds());
 }
 
+TEST_F(FrameworkCallsTest, AnEngineThatStillDrainsIsNotToldToGoOn) {
+  bench_.silent_ = {kPauseEffect};
+  bench_.Tell(CallLeft{Pause(PauseKind::kWait)});
+  const uint64_t go_on = Continue();
+  bench_.Pass(60'000);
+  EXPECT_EQ(bench_.resumes_, 0);
+  for (OpId op = 1; op < 100; ++op) bench_.Tell(PauseDone{op, Outcome::kOk});
+  EXPECT_EQ(Answered(go_on), "ok");
+  EXPECT_EQ(bench_.resumes_, 1);
+}
+
 TEST_F(FrameworkCallsTest, ACallerThatLeavesGetsNoPauseThatHasNotBegunButWhatBeganGoesOn) {
   bench_.silent_ = {kPauseEffect};
   const uint64_t first = Pause(), second = Pause(), third = Continue();
