@@ -53,7 +53,7 @@ struct Exchange {
   std::shared_ptr<const EngineFacts> facts;
   // What a rewritten request asks for.
   BodyFacts asks;
-  std::optional<uint64_t> min_version;
+  std::optional<MinVersion> min_version;
   Explained record;
   int64_t began_ms = 0;
   std::vector<Resolved> resolved;

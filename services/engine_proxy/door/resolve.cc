@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "lib/base/did_you_mean.h"
@@ -134,11 +135,22 @@ Held WaitUntilLoaded(const DoorRow& row, const fleet::DoorRules& rules) {
       .demands = {row.adapter}};
 }
 
+bool IsOlder(const VersionKey& key, const MinVersion& min) {
+  if (min.run == RunId()) return key.number.value < min.number;
+  return std::tie(key.run.value, key.number.value) < std::tie(min.run.value, min.number);
+}
+
+std::string ToString(const MinVersion& min) {
+  const std::string number = std::to_string(min.number);
+  return min.run == RunId() ? number : "r" + std::to_string(min.run.value) + "." + number;
+}
+
 // An explicit version or alias: it cannot become another by waiting.
-Result Explicit(const DoorTable& table, const DoorRoute& route, std::optional<uint64_t> min) {
-  if (min && route.key.number.value < *min) {
+Result Explicit(const DoorTable& table, const DoorRoute& route,
+                const std::optional<MinVersion>& min) {
+  if (min && IsOlder(route.key, *min)) {
     return Refused{409, "STALE_VERSION",
-                   ToString(route.key) + " is below X-Lorry-Min-Version " + std::to_string(*min)};
+                   ToString(route.key) + " is older than X-Lorry-Min-Version " + ToString(*min)};
   }
   return From(table, route, Epoch());
 }
@@ -150,7 +162,7 @@ std::string HowFarBehind(const DoorRoute& route) {
 }
 
 Result Open(const DoorTable& table, const DoorRow& row, const fleet::DoorRules& rules,
-            std::optional<uint64_t> min) {
+            const std::optional<MinVersion>& min) {
   const DoorRoute* route = table.FindRoute(row.target);
   if (route == nullptr && row.on_demand) return WaitUntilLoaded(row, rules);
   if (route == nullptr) return NotLoaded(table, row.adapter, row.adapter.value);
@@ -158,10 +170,10 @@ Result Open(const DoorTable& table, const DoorRow& row, const fleet::DoorRules& 
   resolved.is_latest = true;
   resolved.in_flight = rules.in_flight;
   resolved.on_demand = row.on_demand;
-  if (min && route->key.number.value < *min) {
+  if (min && IsOlder(route->key, *min)) {
     return HoldAt(rules, {503, "CATCHING_UP",
                           row.adapter.value + " serves " + ToString(route->key) +
-                              " here, below X-Lorry-Min-Version " + std::to_string(*min),
+                              " here, older than X-Lorry-Min-Version " + ToString(*min),
                           kRetrySoonS});
   }
   if (row.behind && route->lag > rules.max_staleness && rules.stale != fleet::StaleMode::kTag) {
@@ -176,7 +188,7 @@ Result Open(const DoorTable& table, const DoorRow& row, const fleet::DoorRules& 
   return resolved;
 }
 
-Result Latest(const DoorTable& table, const DoorRow& row, std::optional<uint64_t> min) {
+Result Latest(const DoorTable& table, const DoorRow& row, const std::optional<MinVersion>& min) {
   const fleet::DoorRules defaults;
   const fleet::DoorRules* found = table.FindRules(row.adapter);
   const fleet::DoorRules& rules = found ? *found : defaults;
@@ -219,7 +231,7 @@ bool AllowsBase(const DoorTable& table, const AdapterName& adapter) {
 }
 
 // Several adapters may share a door: LATEST needs exactly one that says so, BASE needs all of them.
-Result NothingNamed(const DoorTable& table, std::optional<uint64_t> min) {
+Result NothingNamed(const DoorTable& table, const std::optional<MinVersion>& min) {
   const fleet::DoorRules* latest = nullptr;
   size_t latest_count = 0;
   size_t base_count = 0;
@@ -246,7 +258,7 @@ const DoorRoute* FindVersion(const DoorTable& table, const VersionKey& key) {
 }
 
 Result Named(const DoorTable& table, const Selector& selector, std::string_view reference,
-             std::optional<uint64_t> min) {
+             const std::optional<MinVersion>& min) {
   const DoorRow* row = table.FindRow(selector.adapter);
   if (row == nullptr) return Unknown(reference, Adapters(table));
   const DoorRoute* route = nullptr;
@@ -275,7 +287,8 @@ Result Named(const DoorTable& table, const Selector& selector, std::string_view 
   return NumberNotLoaded(table, selector, reference);
 }
 
-Result Bound(const DoorTable& table, const DoorBinding& binding, std::optional<uint64_t> min) {
+Result Bound(const DoorTable& table, const DoorBinding& binding,
+             const std::optional<MinVersion>& min) {
   if (min) {
     return Refused{409, "STALE_VERSION",
                    binding.name +
@@ -302,7 +315,7 @@ Result Bound(const DoorTable& table, const DoorBinding& binding, std::optional<u
 }
 
 Result Resolve(const DoorTable& table, std::string_view reference,
-               std::optional<uint64_t> min_version) {
+               const std::optional<MinVersion>& min_version) {
   if (const DoorBinding* binding = table.FindBinding(reference)) {
     return Bound(table, *binding, min_version);
   }
@@ -335,7 +348,7 @@ Refused NotToldYet() {
 }
 
 Result ResolveOne(const DoorTable& table, std::string_view reference,
-                  std::optional<uint64_t> min_version) {
+                  const std::optional<MinVersion>& min_version) {
   Result result = Resolve(table, reference, min_version);
   const Refused* refused = std::get_if<Refused>(&result);
   const bool final = refused != nullptr && refused->status < 500;

@@ -20,6 +20,6 @@ AdapterName AwaitedAs(const Resolved& resolved);
 
 std::variant<Resolved, Held, Refused> ResolveOne(const proxy::DoorTable& table,
                                                  std::string_view reference,
-                                                 std::optional<uint64_t> min_version);
+                                                 const std::optional<MinVersion>& min_version);
 
 }  // namespace lorry::door

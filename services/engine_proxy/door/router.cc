@@ -153,8 +153,8 @@ Resolution Router::Resolve(const Ask& ask) {
   return Admit(std::move(counted), std::move(resolved));
 }
 
-std::variant<Resolved, Held, Refused> Router::ResolveOne(const std::string& reference,
-                                                         std::optional<uint64_t> min_version) {
+std::variant<Resolved, Held, Refused> Router::ResolveOne(
+    const std::string& reference, const std::optional<MinVersion>& min_version) {
   if (min_version) return door::ResolveOne(*table_, reference, min_version);
   if (const auto it = known_.find(reference); it != known_.end()) return it->second;
   auto result = door::ResolveOne(*table_, reference, min_version);

@@ -91,12 +91,21 @@ struct Resolved {
   bool operator==(const Resolved&) const = default;
 };
 
+// X-Lorry-Min-Version: "81", a number of whatever run, or "r2.81", that version of run 2 or a newer
+// one. All versions of a later run are newer, whatever their numbers: it took the earlier one's
+// place, whose later versions were given up.
+struct MinVersion {
+  uint64_t number = 0;
+  RunId run = {};  // 0: none was said
+  bool operator==(const MinVersion&) const = default;
+};
+
 // Nearly every request has one.
 using References = absl::InlinedVector<std::string, 1>;
 
 struct Ask {
   References adapters;  // one a reference; empty text: none was named
-  std::optional<uint64_t> min_version;
+  std::optional<MinVersion> min_version;
   uint32_t requests_each = 1;  // at the engine, for each reference
   // As the body spells the engine's base model, where it names that and no adapter.
   std::string base_model = {};
@@ -167,7 +176,7 @@ class Router {
   void Release(const Admission::Counted& counted) LORRY_EXCLUDES(mutex_);
   void EndWait(const std::set<AdapterName>& adapters) LORRY_EXCLUDES(mutex_);
   std::variant<Resolved, Held, Refused> ResolveOne(const std::string& reference,
-                                                   std::optional<uint64_t> min_version)
+                                                   const std::optional<MinVersion>& min_version)
       LORRY_REQUIRES(mutex_);
   Admission::Requests& Count(Admission::Counted& counted, const EngineName& name)
       LORRY_REQUIRES(mutex_);

@@ -1,10 +1,10 @@
 // Session: a request that names an adapter.
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
 #include "lib/base/error.h"
 #include "lib/base/strings.h"
+#include "lib/fleet/selector.h"
 #include "services/engine_proxy/door/admit.h"
 #include "services/engine_proxy/door/answer.h"
 #include "services/engine_proxy/door/in_flight.h"
@@ -22,17 +22,16 @@ namespace {
 // What `lorry why` shows of an id that a client chose.
 constexpr size_t kRecordedBytes = 128;
 
-// X-Lorry-Min-Version: a version's number within the current run.
-absl::StatusOr<std::optional<uint64_t>> MinVersion(const RequestHead& head) {
+absl::StatusOr<std::optional<MinVersion>> ReadMinVersion(const RequestHead& head) {
   const std::string_view text = head.Get("x-lorry-min-version");
-  if (text.empty()) return std::optional<uint64_t>();
-  uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) {
+  if (text.empty()) return std::optional<MinVersion>();
+  const auto version = fleet::ParseVersion(text);
+  using Kind = fleet::Selector::Kind;
+  if (!version.ok() || (version->kind != Kind::kNumber && version->kind != Kind::kVersion)) {
     return Error(absl::StatusCode::kInvalidArgument, "REQUEST_INVALID",
-                 "X-Lorry-Min-Version must be a version's number");
+                 "X-Lorry-Min-Version must be a version's number, such as 12, or r2.12 of run 2");
   }
-  return std::optional<uint64_t>(value);
+  return std::optional(MinVersion{version->number.value, version->run});
 }
 
 // Why this body cannot be read here at all.
@@ -105,7 +104,7 @@ std::optional<Refused> ReadAsk(Exchange& x) {
   auto asks = ReadBody(x.kind, x.route.shape, *x.facts, *x.padded);
   if (!asks.ok()) return invalid(asks.status());
   x.asks = *std::move(asks);
-  const auto min_version = MinVersion(x.head);
+  const auto min_version = ReadMinVersion(x.head);
   if (!min_version.ok()) return invalid(min_version.status());
   x.min_version = *min_version;
   if (auto why = TooManySamples(x.asks)) return why;

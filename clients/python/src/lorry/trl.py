@@ -105,8 +105,9 @@ class AdapterGeneration(VLLMGeneration):  # type: ignore[misc]
             raise failed
         if told:
             raise LorryError(f"another rank could not sync v{self._version}: {told[0]}", code="ABORTED")
-        if is_main:  # the door never answers with an older one, and needs no flush: each version has prefixes of its own
-            self.vllm_client.session.headers["X-Lorry-Min-Version"] = str(self._version)
+        # The door never answers with an older one, nor with one of an earlier run, and needs no flush: each version has prefixes of its own.
+        if is_main:
+            self.vllm_client.session.headers["X-Lorry-Min-Version"] = f"r{self._run.number}.{self._version}"
 
 
 def check_adapter(model: Any) -> None:

@@ -287,9 +287,10 @@ TEST_F(DoorTest, RefusesInTheEnginesOwnShape) {
   EXPECT_EQ(Ask(Post("/generate", R"({"text":[],"lora_path":[]})")).status(), 400);
   EXPECT_EQ(Ask(Post("/generate", "{\"lora_path\":\"policy\"")).Get("X-Lorry-Reason"),
             "REQUEST_INVALID");
-  EXPECT_EQ(
-      Ask(Post("/generate", R"({"lora_path":"policy"})", "X-Lorry-Min-Version: x\r\n")).status(),
-      400);
+  for (const char* min : {"x", "eval", "latest", "-1", "r1", "r1.x", "r0.3"}) {
+    const std::string field = "X-Lorry-Min-Version: " + std::string(min) + "\r\n";
+    EXPECT_EQ(Ask(Post("/generate", R"({"lora_path":"policy"})", field)).status(), 400) << min;
+  }
   EXPECT_EQ(Ask(Post("/generate", R"({"lora_path":"policy@11"})", "X-Lorry-Min-Version: 12\r\n"))
                 .Get("X-Lorry-Reason"),
             "STALE_VERSION");
@@ -315,6 +316,10 @@ TEST_F(DoorTest, HonoursTheMinVersion) {
   newer.raw().rows[0].target = NameOf("policy", 13);
   door_->SetTable(newer.Make());
   EXPECT_EQ(ReadMessage(wire).Get("X-Lorry-Version"), "13");
+  EXPECT_EQ(Ask(Post("/generate", kAsk, "X-Lorry-Min-Version: r1.13\r\n")).status(), 200);
+  EXPECT_EQ(Ask(Post("/generate", R"({"lora_path":"policy@13"})", "X-Lorry-Min-Version: r2.9\r\n"))
+                .Get("X-Lorry-Reason"),
+            "STALE_VERSION");
 }
 
 TEST_F(DoorTest, GivesClientsTheirOwnIdsBack) {

@@ -57,7 +57,7 @@ TEST_F(RouterBindingsTest, ABindingBeatsASelectorOfTheSameSpelling) {
   const Resolution unknown = router_.Resolve({{"lora_v8"}, std::nullopt});
   ASSERT_NE(std::get_if<Refused>(&unknown), nullptr);
   EXPECT_NE(std::get<Refused>(unknown).message.find("lora_v7"), std::string::npos);
-  const Resolution numbered = router_.Resolve({{"policy"}, 3});
+  const Resolution numbered = router_.Resolve({{"policy"}, MinVersion{3}});
   ASSERT_NE(std::get_if<Refused>(&numbered), nullptr);
   EXPECT_EQ(std::get<Refused>(numbered).reason, "STALE_VERSION");
 }

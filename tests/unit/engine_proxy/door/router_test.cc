@@ -25,7 +25,7 @@ fleet::DoorRules RulesOf(const std::string& adapter, NoAdapterMode none = NoAdap
 
 // The engine name, or "HELD", or the reason of the refusal.
 std::string Ask1(Router& router, const std::string& reference,
-                 std::optional<uint64_t> min = std::nullopt) {
+                 std::optional<MinVersion> min = std::nullopt) {
   Resolution outcome = router.Resolve({{reference}, min});
   if (auto* refused = std::get_if<Refused>(&outcome)) {
     return std::to_string(refused->status) + " " + refused->reason;
@@ -198,7 +198,7 @@ TEST_F(RouterTest, ATextMeansWhatTheLastTableSays) {
     for (int again = 0; again < 2; ++again) {
       EXPECT_EQ(Ask1(router_, "policy"), NameOf("policy", number).value);
     }
-    EXPECT_EQ(Ask1(router_, "policy", 12) == NameOf("policy", 12).value, number == 12);
+    EXPECT_EQ(Ask1(router_, "policy", MinVersion{12}) == NameOf("policy", 12).value, number == 12);
   }
 }
 
@@ -217,21 +217,21 @@ TEST_F(RouterTest, AMinimumWaitsForLatestAndRefusesWhatIsNamed) {
       .Row("policy", RowMode::kOpen, 11)
       .Alias("policy", "eval", 11);
   router_.SetTable(maker.Make());
-  const Resolution latest = router_.Resolve({{"policy"}, 12});
+  const Resolution latest = router_.Resolve({{"policy"}, MinVersion{12}});
   ASSERT_TRUE(std::holds_alternative<Held>(latest));
   EXPECT_EQ(std::get<Held>(latest).too_late.status, 503);
   EXPECT_EQ(std::get<Held>(latest).too_late.reason, "CATCHING_UP");
   EXPECT_EQ(std::get<Held>(latest).limit_ms, fleet::DoorRules().hold_limit_ms);
   for (const char* named : {"policy@11", "policy@eval"}) {
-    const Resolution outcome = router_.Resolve({{named}, 12});
+    const Resolution outcome = router_.Resolve({{named}, MinVersion{12}});
     ASSERT_TRUE(std::holds_alternative<Refused>(outcome)) << named;
     EXPECT_EQ(std::get<Refused>(outcome).status, 409);
     EXPECT_EQ(std::get<Refused>(outcome).reason, "STALE_VERSION");
   }
-  EXPECT_TRUE(std::holds_alternative<Admitted>(router_.Resolve({{"policy@12"}, 12})));
+  EXPECT_TRUE(std::holds_alternative<Admitted>(router_.Resolve({{"policy@12"}, MinVersion{12}})));
   maker.raw().rows[0].target = NameOf("policy", 12);
   router_.SetTable(maker.Make());
-  EXPECT_TRUE(std::holds_alternative<Admitted>(router_.Resolve({{"policy"}, 12})));
+  EXPECT_TRUE(std::holds_alternative<Admitted>(router_.Resolve({{"policy"}, MinVersion{12}})));
 }
 
 TEST_F(RouterTest, JudgesStaleness) {
@@ -257,9 +257,9 @@ TEST_F(RouterTest, JudgesStaleness) {
 
 TEST_F(RouterTest, HonoursTheLowestVersionAsked) {
   router_.SetTable(Ordinary().Make());
-  EXPECT_EQ(Ask1(router_, "policy", 12), NameOf("policy", 12).value);
-  EXPECT_EQ(Ask1(router_, "policy", 13), "HELD else CATCHING_UP");
-  EXPECT_EQ(Ask1(router_, "policy@11", 12), "409 STALE_VERSION");
+  EXPECT_EQ(Ask1(router_, "policy", MinVersion{12}), NameOf("policy", 12).value);
+  EXPECT_EQ(Ask1(router_, "policy", MinVersion{13}), "HELD else CATCHING_UP");
+  EXPECT_EQ(Ask1(router_, "policy@11", MinVersion{12}), "409 STALE_VERSION");
 }
 
 TEST_F(RouterTest, LetsThePolicySayWhatNoAdapterMeans) {
