@@ -255,10 +255,10 @@ def short_commits(connection):
     """`connection.call`, whose commits have a deadline that is over before the check of a large image."""
     call = connection.call
 
-    def short(method, request, budget_s=None):
+    def short(method, request, *patience):
         if "CommitUpload" not in str(getattr(method, "_method", "")):
-            return call(method, request, budget_s)
-        return call(lambda r, timeout, metadata: method(r, timeout=COMMIT_DEADLINE_S, metadata=metadata), request, budget_s)
+            return call(method, request, *patience)
+        return call(lambda r, timeout, metadata: method(r, timeout=COMMIT_DEADLINE_S, metadata=metadata), request, *patience)
 
     return short
 

@@ -19,10 +19,11 @@ from lorry import collectives, connection, errors, on_the_way
 from lorry.connection import Connection
 from lorry.errors import Cancelled, LorryError
 from lorry.handle import PublishHandle
-from lorry.image import Buffer, BufferPool, Image, Piece
+from lorry.image import Image, Piece
 from lorry.mover import Movers
 from lorry.run import CORRUPT_MAX, Run, open_run
 from lorry.store.v1 import store_pb2
+from lorry.tries import Try
 from lorry.upload import Uploader
 
 STATE = {
@@ -328,15 +329,17 @@ def test_a_handle_that_has_ended_holds_no_image(monkeypatch: pytest.MonkeyPatch,
     """Neither do the errors of those that were lost, which a run keeps for its end."""
     images: list[weakref.ref[Image]] = []
     memory: list[weakref.ref[Any]] = []
-    release = Image.release
+    run = run_on(ForgetfulStore(corrupt))
+    let_go = run._let_go
 
-    def noted(image: Image) -> Buffer:
+    def noted(this: Try, handle: PublishHandle, image: Image) -> None:
         images.append(weakref.ref(image))
-        return release(image)
+        memory.append(weakref.ref(image.data))
+        let_go(this, handle, image)
 
-    monkeypatch.setattr(Image, "release", noted)
-    monkeypatch.setattr(BufferPool, "give", lambda pool, buffer: memory.append(weakref.ref(buffer.data)))
-    handle = run_on(ForgetfulStore(corrupt)).publish(STATE, version=1, config=CONFIG)
+    monkeypatch.setattr(run, "_let_go", noted)
+    monkeypatch.setattr(run._pool, "give", lambda buffer: None)  # which is for the next image
+    handle = run.publish(STATE, version=1, config=CONFIG)
     until(lambda: len(memory) > 0 and memory[0]() is None)
     assert handle.done() and (handle._error is not None) == (corrupt > 0)
     until(lambda: corrupt > 0 or images[0]() is None)
