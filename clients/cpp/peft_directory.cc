@@ -1,13 +1,19 @@
 #include "clients/cpp/peft_directory.h"
 
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
+#include "lib/base/file_state.h"
 #include "lib/peft/canonical_image.h"
 #include "lib/peft/json.h"
-#include "lib/transfer/image_file.h"
+#include "lib/transfer/arena.h"
 
 namespace lorry::client {
 namespace {
@@ -25,6 +31,47 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
   text.resize(static_cast<size_t>(file.gcount()));
   return text;
 }
+
+// A file of the directory, which a trainer may be writing the next step over.
+class OpenFile {
+ public:
+  static absl::StatusOr<OpenFile> Open(const std::string& path) {
+    OpenFile file(path);
+    const std::optional<FileState> state = FileStateOf(file.fd_.get());
+    if (!state.has_value()) return Invalid(absl::StrCat(path, " cannot be read"));
+    file.state_ = *state;
+    return file;
+  }
+
+  uint64_t bytes() const { return static_cast<uint64_t>(state_.bytes); }
+
+  absl::Status ReadInto(std::span<std::byte> to) const {
+    const ssize_t read = ReadFully(fd_.get(), to);
+    if (read < 0) return Invalid(absl::StrCat(path_, " cannot be read: ", std::strerror(errno)));
+    return static_cast<size_t>(read) < to.size() ? Changed() : absl::OkStatus();
+  }
+
+  // That the name still stands for this file, and that nobody has written to it since it was opened.
+  absl::Status CheckUnchanged() const {
+    return FileStateOf(OpenFile(path_).fd_.get()) == state_ ? absl::OkStatus() : Changed();
+  }
+
+ private:
+  // A pipe of that name keeps nobody waiting.
+  explicit OpenFile(const std::string& path)
+      : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
+
+  absl::Status Changed() const {
+    return Error(absl::StatusCode::kAborted, "DIRECTORY_CHANGED",
+                 absl::StrCat(path_,
+                              " was written to while it was read; publish it once the trainer has "
+                              "closed its files"));
+  }
+
+  std::string path_;
+  Descriptor fd_;
+  FileState state_;
+};
 
 absl::StatusOr<std::optional<peft::BaseModel>> ReadBaseModel(const std::string& path) {
   if (path.empty()) return std::optional<peft::BaseModel>();
@@ -58,20 +105,28 @@ absl::Status CheckFiles(const std::string& directory) {
 bool IsPeftDirectory(const std::string& directory) { return CheckFiles(directory).ok(); }
 
 absl::StatusOr<AdapterImage> ReadPeftDirectory(const std::string& directory,
-                                               const ReadOptions& options) {
+                                               const ReadOptions& options,
+                                               const std::function<void()>& before_check) {
   LORRY_RETURN_IF_ERROR(CheckFiles(directory));
   LORRY_ASSIGN_OR_RETURN(const std::optional<peft::BaseModel> base,
                          ReadBaseModel(options.base_model_config));
-  LORRY_ASSIGN_OR_RETURN(const std::string text, ReadText(directory + "/" + kConfigFile));
-  LORRY_ASSIGN_OR_RETURN(const std::unique_ptr<transfer::ImageFile> file,
-                         transfer::ImageFile::Open(directory + "/" + kImageFile));
-  // Before the bytes are touched: what the store would refuse is refused here, at once.
-  LORRY_ASSIGN_OR_RETURN(
-      const peft::CanonicalImage planned,
-      peft::PlanCanonicalImage(file->bytes(), text, base.has_value() ? &*base : nullptr,
-                               options.adapter_in_file));
+  LORRY_ASSIGN_OR_RETURN(const OpenFile config, OpenFile::Open(directory + "/" + kConfigFile));
+  LORRY_ASSIGN_OR_RETURN(const OpenFile weights, OpenFile::Open(directory + "/" + kImageFile));
+  std::string text(std::min<uint64_t>(config.bytes(), peft::kConfigBytesMax + 1), '\0');
+  LORRY_RETURN_IF_ERROR(config.ReadInto(std::as_writable_bytes(std::span(text))));
+  LORRY_ASSIGN_OR_RETURN(const std::unique_ptr<transfer::Arena> memory,
+                         transfer::Arena::Create(std::max<uint64_t>(weights.bytes(), 1)));
+  const std::span<std::byte> file = memory->bytes().first(weights.bytes());
+  LORRY_RETURN_IF_ERROR(weights.ReadInto(file));
+  if (before_check) before_check();
+  LORRY_RETURN_IF_ERROR(config.CheckUnchanged());
+  LORRY_RETURN_IF_ERROR(weights.CheckUnchanged());
+  // What the store would refuse is refused here, at once.
+  LORRY_ASSIGN_OR_RETURN(const peft::CanonicalImage planned,
+                         peft::PlanCanonicalImage(file, text, base.has_value() ? &*base : nullptr,
+                                                  options.adapter_in_file));
   LORRY_ASSIGN_OR_RETURN(AdapterImage image, AdapterImage::Of(planned.layout, planned.config_json));
-  peft::WriteCanonicalImage(planned, file->bytes(), image.writable());
+  peft::WriteCanonicalImage(planned, file, image.writable());
   return image;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -23,9 +24,12 @@ struct ReadOptions {
 };
 
 // Reads the directory, gives every tensor its canonical name and checks the whole as the store
-// will. DIRECTORY_INVALID: it is no such directory; the reasons of lib/peft for what is in it.
+// will. DIRECTORY_INVALID: it is no such directory; DIRECTORY_CHANGED: somebody wrote to it meanwhile;
+// the reasons of lib/peft for what is in it. `before_check` is called when all is read, before it is
+// looked whether it has changed (tests).
 absl::StatusOr<AdapterImage> ReadPeftDirectory(const std::string& directory,
-                                               const ReadOptions& options = {});
+                                               const ReadOptions& options = {},
+                                               const std::function<void()>& before_check = {});
 
 // True where both files are.
 bool IsPeftDirectory(const std::string& directory);

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import socket
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import huggingface_hub.constants
@@ -15,7 +17,7 @@ import torch
 import transformers
 
 from lorry import norms, state
-from lorry.errors import Refused
+from lorry.errors import LorryError, Refused
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +52,45 @@ def test_a_model_of_transformers_with_an_adapter_is_told_to_be_none_of_pefts() -
     with pytest.raises(Refused, match="cannot publish a LlamaForCausalLM: pass a PeftModel") as refused:
         state.collect(model, None)
     assert refused.value.reason == "SOURCE_UNKNOWN"
+
+
+def cut(file: pathlib.Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def replace(file: pathlib.Path) -> None:
+    other = file.with_name("new")
+    other.write_bytes(file.read_bytes())
+    other.replace(file)
+
+
+def write_as_long(file: pathlib.Path) -> None:
+    file.write_bytes(bytes(file.stat().st_size))
+
+
+@pytest.mark.parametrize("change", [cut, replace, write_as_long, pathlib.Path.unlink])
+@pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
+def test_a_directory_that_is_written_while_it_is_read_is_told_of(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[pathlib.Path], None], name: str
+) -> None:
+    model_on("somebody/some-model", "q_proj").save_pretrained(tmp_path, save_embedding_layers=False)
+    for file in tmp_path.iterdir():
+        os.utime(file, (1, 1))  # clocks of file systems tick slowly
+    tensors, fields = state.collect(tmp_path, None)
+    assert len(tensors) == 2 and fields["r"] == 2
+    stamp, stamps = state._stamp, 0
+
+    def stamp_and_change(file: pathlib.Path | int) -> tuple[int, ...]:
+        nonlocal stamps
+        stamps += 1
+        if stamps == 3:  # both were read
+            change(tmp_path / name)
+        return stamp(file)
+
+    monkeypatch.setattr(state, "_stamp", stamp_and_change)
+    with pytest.raises(LorryError, match="was written to while it was read") as changed:
+        state.collect(tmp_path, None)
+    assert (changed.value.reason, changed.value.code) == ("DIRECTORY_CHANGED", "ABORTED")
 
 
 def two_adapters() -> Any:

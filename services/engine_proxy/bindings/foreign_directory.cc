@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <linux/openat2.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
+#include "lib/base/file_state.h"
 #include "lib/peft/json.h"
 
 namespace lorry::proxy {
@@ -24,9 +24,6 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kConfigFile = "adapter_config.json";
 constexpr std::string_view kImageFile = "adapter_model.safetensors";
-// One read(2): large enough that its cost does not count.
-constexpr size_t kReadBytes = 8u << 20;
-
 absl::Status Invalid(std::string message,
                      absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
   return Error(code, "DIRECTORY_INVALID", std::move(message));
@@ -47,20 +44,6 @@ absl::Status Changed(const std::string& path) {
                             "closed its files"));
 }
 
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
 // The C library has no wrapper.
 int OpenBeneath(int root, const std::string& relative) {
   struct open_how how = {};
@@ -68,18 +51,6 @@ int OpenBeneath(int root, const std::string& relative) {
   how.flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
   how.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS;
   return static_cast<int>(::syscall(SYS_openat2, root, relative.c_str(), &how, sizeof(how)));
-}
-
-struct State {
-  dev_t device = 0;
-  ino_t inode = 0;
-  off_t bytes = 0;
-  int64_t modified_ns = 0, changed_ns = 0;
-  bool operator==(const State&) const = default;
-};
-
-int64_t Nanoseconds(const struct timespec& time) {
-  return static_cast<int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
 }
 
 class ForeignFile {
@@ -99,7 +70,7 @@ class ForeignFile {
                      is_missing ? absl::StatusCode::kNotFound : absl::StatusCode::kInvalidArgument);
     }
     ForeignFile file(directory.root, relative, full, std::move(fd));
-    const std::optional<State> state = StateOf(file.fd_.get());
+    const std::optional<FileState> state = FileStateOf(file.fd_.get());
     if (!state.has_value()) return Invalid(absl::StrCat(full, " is not a file"));
     file.state_ = *state;
     return file;
@@ -109,41 +80,26 @@ class ForeignFile {
   const std::string& path() const { return full_; }
 
   absl::Status ReadInto(std::span<std::byte> to) const {
-    size_t done = 0;
-    while (done < to.size()) {
-      const ssize_t n = ::read(fd_.get(), to.data() + done, std::min(to.size() - done, kReadBytes));
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) return Invalid(absl::StrCat(full_, " cannot be read: ", std::strerror(errno)));
-      if (n == 0) return Changed(full_);
-      done += static_cast<size_t>(n);
-    }
-    return absl::OkStatus();
+    const ssize_t read = ReadFully(fd_.get(), to);
+    if (read < 0) return Invalid(absl::StrCat(full_, " cannot be read: ", std::strerror(errno)));
+    return static_cast<size_t>(read) < to.size() ? Changed(full_) : absl::OkStatus();
   }
 
   // That the file is what it was when it was opened, and still has its name.
   absl::Status CheckUnchanged() const {
     const Descriptor again(OpenBeneath(root_, relative_));
-    const bool is_same = again.get() >= 0 && StateOf(fd_.get()) == state_ &&
-                         StateOf(again.get()) == std::optional<State>(state_);
-    return is_same ? absl::OkStatus() : Changed(full_);
+    // Where it is the same file, it says what the descriptor that was read would say.
+    return FileStateOf(again.get()) == state_ ? absl::OkStatus() : Changed(full_);
   }
 
  private:
   ForeignFile(int root, std::string relative, std::string full, Descriptor fd)
       : root_(root), relative_(std::move(relative)), full_(std::move(full)), fd_(std::move(fd)) {}
 
-  // Nothing: it is no regular file.
-  static std::optional<State> StateOf(int fd) {
-    struct stat is = {};
-    if (::fstat(fd, &is) != 0 || !S_ISREG(is.st_mode)) return std::nullopt;
-    return State{is.st_dev, is.st_ino, is.st_size, Nanoseconds(is.st_mtim),
-                 Nanoseconds(is.st_ctim)};
-  }
-
   int root_;
   std::string relative_, full_;
   Descriptor fd_;
-  State state_;
+  FileState state_;
 };
 
 absl::StatusOr<std::string> ReadConfig(const ForeignFile& file) {

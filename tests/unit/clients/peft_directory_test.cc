@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "lib/base/error.h"
@@ -150,6 +151,29 @@ TEST(PeftDirectory, WhatIsNoAdapterIsRefusedWithARemedy) {
 
   EXPECT_EQ(ReasonOf(ReadPeftDirectory("/nowhere/at/all").status()), "DIRECTORY_INVALID");
   EXPECT_FALSE(IsPeftDirectory(empty.path()));
+}
+
+// What was read of it may be of two steps.
+TEST(PeftDirectory, WhatIsWrittenWhileItIsReadIsRefused) {
+  AdapterDir dir;
+  dir.With(std::string(kQ) + ".lora_A.weight", 2, 8).With(std::string(kQ) + ".lora_B.weight", 8, 2);
+  const std::filesystem::path written(dir.Write());
+  for (const char* name : {kConfigFile, kImageFile}) {
+    const std::filesystem::path file = written / name, other = written / "other";
+    const auto read_while = [&](const std::function<void()>& change) {
+      dir.Write();
+      EXPECT_TRUE(ReadPeftDirectory(written.string(), {}, [] {}).ok());
+      return ReasonOf(ReadPeftDirectory(written.string(), {}, change).status());
+    };
+    // A page that is cut off a mapped file would end the process where it is touched.
+    EXPECT_EQ(read_while([&] { std::filesystem::resize_file(file, 0); }), "DIRECTORY_CHANGED");
+    EXPECT_EQ(read_while([&] {
+                std::filesystem::copy_file(file, other);
+                std::filesystem::rename(other, file);
+              }),
+              "DIRECTORY_CHANGED");
+    EXPECT_EQ(read_while([&] { std::filesystem::remove(file); }), "DIRECTORY_CHANGED");
+  }
 }
 
 TEST(PeftDirectory, WhatTheStoreWouldRefuseIsRefusedHere) {

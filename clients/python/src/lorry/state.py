@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import functools
 import json
@@ -10,7 +11,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from lorry.errors import Refused
+from lorry.errors import LorryError, Refused
 from lorry.image import StoredTensor
 
 # adapter_config.json is at most 1 MiB at the store; a larger file is not one.
@@ -24,6 +25,7 @@ def collect(source: Any, config: Any) -> tuple[Mapping[str, Any], dict[str, Any]
 
     Raises:
         Refused: the source is none of the three, or lacks its config; or that is no config.
+        LorryError: DIRECTORY_CHANGED: somebody wrote to the directory while it was read.
     """
     config = _fields(config)
     if isinstance(source, (str, os.PathLike)):
@@ -141,8 +143,10 @@ def _directory(path: pathlib.Path, config: dict[str, Any] | None) -> tuple[Mappi
                       "INVALID_ARGUMENT")
     if file.stat().st_size > _CONFIG_BYTES_MAX:
         raise Refused(f"{file} is larger than 1 MiB", "CONFIG_MALFORMED", "INVALID_ARGUMENT")
+    weights = path / "adapter_model.safetensors"
+    text, *images = _read(path, [file, weights] if weights.is_file() else [file])
     try:
-        fields = json.loads(file.read_text(encoding="utf-8"))
+        fields = json.loads(text)
     except ValueError as error:
         raise Refused(f"{file} is not JSON ({error}); write it with save_pretrained", "CONFIG_MALFORMED",
                       "INVALID_ARGUMENT") from None
@@ -150,39 +154,60 @@ def _directory(path: pathlib.Path, config: dict[str, Any] | None) -> tuple[Mappi
         raise Refused(f"{file} is no JSON object; write it with save_pretrained", "CONFIG_MALFORMED",
                       "INVALID_ARGUMENT")
     _refuse_whole_modules(fields)
-    weights = path / "adapter_model.safetensors"
-    if not weights.is_file():
+    if not images:
         raise Refused(f"{path} has no adapter_model.safetensors; save it with safe_serialization=True",
                       "IMAGE_MISSING", "INVALID_ARGUMENT")
-    return _tensors(weights), {**fields, **(config or {})}
+    return _tensors(weights, images[0]), {**fields, **(config or {})}
 
 
-def _tensors(weights: pathlib.Path) -> Mapping[str, Any]:
+def _read(path: pathlib.Path, files: list[pathlib.Path]) -> list[bytes]:
+    """What is in them, of one moment: a trainer may be writing the next step over it.
+
+    Raises:
+        LorryError: DIRECTORY_CHANGED.
+    """
+    try:
+        with contextlib.ExitStack() as stack:
+            opened = [stack.enter_context(file.open("rb")) for file in files]
+            before = [_stamp(file.fileno()) for file in opened]
+            texts = [file.read() for file in opened]
+            if [_stamp(file) for file in files] == before:
+                return texts
+    except FileNotFoundError:
+        pass
+    raise LorryError(f"{path} was written to while it was read; publish it once the trainer has closed its files", "DIRECTORY_CHANGED", "ABORTED")
+
+
+def _stamp(file: pathlib.Path | int) -> tuple[int, ...]:
+    """Which file it is, and what it was when somebody wrote to it last."""
+    told = os.stat(file)
+    return (told.st_dev, told.st_ino, told.st_size, told.st_mtime_ns, told.st_ctime_ns)
+
+
+def _tensors(weights: pathlib.Path, image: bytes) -> Mapping[str, Any]:
     from safetensors import SafetensorError, deserialize
 
     try:
-        entries = deserialize(weights.read_bytes())  # type: ignore[no-untyped-call]
+        entries = deserialize(image)  # type: ignore[no-untyped-call]
         return {name: StoredTensor(e["dtype"], tuple(e["shape"]), e["data"]) for name, e in entries}
     except SafetensorError as error:
-        if _ends_early(weights):
+        if _ends_early(image):
             raise Refused(f"{weights} ends before its tensors do; publish once writing has ended", "IMAGE_TRUNCATED",
                           "INVALID_ARGUMENT") from None
         raise Refused(f"{weights} is no safetensors file ({error}); write it with save_file", "IMAGE_MALFORMED",
                       "INVALID_ARGUMENT") from None
 
 
-def _ends_early(weights: pathlib.Path) -> bool:
+def _ends_early(image: bytes) -> bool:
     """Whether a file has fewer bytes than its header says. safetensors has one error for this and for worse."""
-    size = weights.stat().st_size
-    with weights.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if size < 8 + length:
-            return length <= _HEADER_BYTES_MAX
-        try:
-            entries = json.loads(file.read(length))
-            return any(e["data_offsets"][1] > size - 8 - length for n, e in entries.items() if n != "__metadata__")
-        except (ValueError, LookupError, TypeError, AttributeError):
-            return False
+    length = int.from_bytes(image[:8], "little")
+    if len(image) < 8 + length:
+        return length <= _HEADER_BYTES_MAX
+    try:
+        entries = json.loads(image[8 : 8 + length])
+        return any(e["data_offsets"][1] > len(image) - 8 - length for n, e in entries.items() if n != "__metadata__")
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return False
 
 
 def _plain(value: Any) -> Any:
