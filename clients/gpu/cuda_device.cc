@@ -5,8 +5,10 @@
 //   packing              └─ PackTile ─┴─ FinishLeaf ── finished ─┐
 //   copying                        copies of the image before ───┴─ copies of this one
 //
-// Nothing waits for a whole device. Memory comes from a pool of its own, in stream order, and stays
-// there for the next publish. The context is the device's primary one, which is the trainer's.
+// Nothing waits for a whole device. Memory comes from a pool of its own, in stream order, where that
+// of one image stays for the next publish. More, of images that were queued together, goes back to
+// the GPU when somebody in the process next synchronises, as trainers do in every step. The context
+// is the device's primary one, which is the trainer's.
 #include <algorithm>
 #include <chrono>
 #include <thread>
@@ -35,6 +37,9 @@ namespace {
 // A copy waits for the training step that was under way when it was queued. What takes longer than
 // this hangs.
 constexpr auto kWaitMax = std::chrono::minutes(10);
+// More than the pieces in which a pool takes memory from the GPU: the one that ends an image is kept
+// whole.
+constexpr uint64_t kPieceBytes = 64 << 20;
 // Between two looks at an event. CUDA has no wait with a limit, and a copy takes some 80 us.
 constexpr auto kLook = std::chrono::microseconds(20);
 
@@ -95,6 +100,7 @@ class CudaDevice : public Device {
   CUstream uploading_ = nullptr, packing_ = nullptr, copying_ = nullptr;
   CUevent uploaded_ = nullptr, ready_ = nullptr, packed_ = nullptr, copied_[kBuffers] = {};
   CUmemoryPool pool_ = nullptr;
+  cuuint64_t kept_ = 0;  // of its bytes
   unsigned char* buffers_[kBuffers] = {};
 };
 
@@ -125,9 +131,6 @@ Outcome CudaDevice::Open(int ordinal) {
   props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   props.location.id = device_;
   LORRY_CUDA(cuMemPoolCreate(&pool_, &props), "no memory pool");
-  cuuint64_t keep = UINT64_MAX;
-  LORRY_CUDA(cuMemPoolSetAttribute(pool_, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep),
-             "no memory pool");
   for (unsigned char*& buffer : buffers_)
     LORRY_CUDA(cuMemAllocHost(reinterpret_cast<void**>(&buffer), kBufferBytes), "no pinned memory");
   return {};
@@ -174,6 +177,11 @@ Outcome CudaDevice::Pack(const Plan& plan, void* stream, Packed& packed) {
 
 Outcome CudaDevice::Take(uint64_t bytes, CUdeviceptr& memory) {
   bytes = std::max<uint64_t>(bytes, 1);  // an image of nothing is packed, too
+  if (bytes + kPieceBytes > kept_) {
+    kept_ = bytes + kPieceBytes;
+    LORRY_CUDA(cuMemPoolSetAttribute(pool_, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &kept_),
+               "no memory pool");
+  }
   LORRY_CUDA(cuMemAllocFromPoolAsync(&memory, bytes, pool_, uploading_), "no device memory");
   return {};
 }

@@ -161,6 +161,36 @@ void IsPartOfTheTrainingStream(Device& device, cudaStream_t training) {
   }
 }
 
+// Images that are queued together have their own memory each; afterwards that of one is kept.
+void KeepsTheMemoryOfOneImage(Device& device, cudaStream_t training) {
+  constexpr int kImages = 8;
+  Prng prng(8);
+  Adapter adapter;
+  adapter.image_bytes = 40'008;
+  AddTensor(adapter, prng, Format::kBf16, Format::kBf16, 16, 200'000'000 / 32);
+  const OnDevice on_device(adapter);
+  const auto free_bytes = [] {
+    size_t free = 0, all = 0;
+    Check(cudaMemGetInfo(&free, &all));
+    return free;
+  };
+  const size_t before = free_bytes();
+  {
+    std::vector<std::unique_ptr<Job>> jobs;
+    for (int i = 0; i < kImages; ++i) {
+      jobs.push_back(std::make_unique<Job>(device));
+      Check(jobs.back()->Pack(on_device.sources, adapter.image_bytes, training));
+    }
+    for (const auto& job : jobs) Drained(*job, on_device.sources, adapter.image_bytes);
+    Expect(before - free_bytes() >= kImages * adapter.image_bytes, "each has its own memory");
+  }
+  Check(cudaDeviceSynchronize());  // the frees are done
+  Check(cudaStreamSynchronize(training));
+  const size_t kept = before - std::min(before, free_bytes());
+  Expect(kept >= adapter.image_bytes / 2 && kept <= 2 * adapter.image_bytes,
+         "the memory of one is kept", kept);
+}
+
 double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
@@ -243,6 +273,7 @@ int Main(bool sanitized) {
   PacksAsTheCpuDoes(*device, sanitized ? 3 : 40);
   if (sanitized) return failures == 0 ? 0 : 1;
   IsPartOfTheTrainingStream(*device, training);
+  KeepsTheMemoryOfOneImage(*device, training);
   HoldsTheTrainingStreamBriefly(*device, training, "bf16, 448 tensors", Format::kBf16, 448,
                                 200'000'000);
   HoldsTheTrainingStreamBriefly(*device, training, "fp32 to bf16, 448 tensors", Format::kF32, 448,
