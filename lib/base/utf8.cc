@@ -1,11 +1,13 @@
 #include "lib/base/utf8.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace lorry {
 
 std::string Utf8(std::string_view words, size_t bytes_max) {
-  if (words.empty()) return "";
+  const auto is_ascii = [](char c) { return static_cast<unsigned char>(c) < 0x80; };
+  if (words.size() <= bytes_max && std::ranges::all_of(words, is_ascii)) return std::string(words);
   using Json = nlohmann::json;
   // Four bytes more, so that what this cut halves lies behind the other one.
   const Json quoted = std::string(words.substr(0, bytes_max + 4));
