@@ -93,8 +93,9 @@ bool Core::IsListed(const Residency& residency) const {
 bool Core::IsListedAsOurs(const Residency& residency) const {
   // What the engine read from a broken directory is not what it should have.
   const bool is_whole = residency.directory.has_value() && !residency.directory->broken;
-  return IsListed(residency) && residency.loaded_on == boot && is_whole &&
-         registry.listing.at(residency.name) == residency.directory->path;
+  if (!is_whole || residency.loaded_on != boot || !FreshlyListed(residency)) return false;
+  const auto listed = registry.listing.find(residency.name);
+  return listed != registry.listing.end() && listed->second == residency.directory->path;
 }
 
 int64_t Core::Backoff(uint32_t tries) const {
