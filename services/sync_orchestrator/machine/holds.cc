@@ -14,12 +14,18 @@
 namespace lorry::sync {
 namespace {
 
+struct ByKey {
+  bool operator()(const VersionKey* a, const VersionKey* b) const { return *a < *b; }
+};
+// They belong to the state: most looks find what was held before, and copy nothing.
+using Needed = std::set<const VersionKey*, ByKey>;
+
 // In the order of need, as there may be too many: aliases, whose versions the store keeps anyhow, are
 // the first to be left out, and then what engines keep of old versions.
-std::set<VersionKey> WhatToHold(const Core& core) {
-  std::set<VersionKey> holds;
+Needed WhatToHold(const Core& core) {
+  Needed holds;
   const auto hold = [&](const VersionKey& key) {
-    if (holds.size() < fleet::kHeldVersionsMax) holds.insert(key);
+    if (holds.size() < fleet::kHeldVersionsMax) holds.insert(&key);
   };
   struct Window {
     const std::vector<Activation>& history;
@@ -40,7 +46,8 @@ std::set<VersionKey> WhatToHold(const Core& core) {
     };
     for (const VersionKey& key : pool.record.pending) hold_next(key);
     if (pool.record.override_to.has_value()) hold_next(*pool.record.override_to);
-    if (const std::optional<Candidate> next = CandidateOf(core, id)) hold_next(next->version.key);
+    if (const std::optional<Candidate> next = CandidateOf(core, id, pool, *policy))
+      hold_next(next->version.key);
   }
   for (const auto& [key, lease] : core.leases) hold(lease.record.version.key);
   // The windows that engines keep: what lies behind is the store's own to keep or to delete.
@@ -61,13 +68,19 @@ std::set<VersionKey> WhatToHold(const Core& core) {
   return holds;
 }
 
-std::map<PoolId, HeldFor> WhatItIsFor(const Core& core) {
-  std::map<PoolId, HeldFor> out;
-  for (const auto& [id, pool] : core.pools) {
-    const Epoch decided = pool.decision.has_value() ? pool.decision->epoch : Epoch();
-    out.emplace_hint(out.end(), id, HeldFor{pool.record.epoch, decided, pool.record.override_to});
-  }
-  return out;
+HeldFor WhatItIsFor(const Pool& pool) {
+  const Epoch decided = pool.decision.has_value() ? pool.decision->epoch : Epoch();
+  return {pool.record.epoch, decided, pool.record.override_to};
+}
+
+bool IsHeld(const Core& core, const Needed& holds) {
+  const bool same = std::ranges::equal(
+      holds, core.holds,
+      [](const VersionKey* key, const VersionKey& held) { return *key == held; });
+  return same &&
+         std::ranges::equal(core.pools, core.holds_for, [](const auto& is, const auto& was) {
+           return is.first == was.first && WhatItIsFor(is.second) == was.second;
+         });
 }
 
 }  // namespace
@@ -80,15 +93,18 @@ void AdvanceHolds(Core& core) {
   const bool first = core.holds_revision.value == 0;
   const bool changed = std::exchange(core.changed.holds, false);
   if (!changed && !overdue && !first) return;
-  std::set<VersionKey> holds = WhatToHold(core);
-  auto holds_for = WhatItIsFor(core);
-  if (holds == core.holds && holds_for == core.holds_for && !overdue && !first) return;
-  core.holds_for = std::move(holds_for);
+  const Needed holds = WhatToHold(core);
+  if (!overdue && !first && IsHeld(core, holds)) return;
+  core.holds_for.clear();
+  for (const auto& [id, pool] : core.pools)
+    core.holds_for.emplace_hint(core.holds_for.end(), id, WhatItIsFor(pool));
   // Each is counted before it is sent, and by no leader but the one whose records these are: the
   // store tells a stale leader's set by its number, and this leader from its own older records.
   core.holds_revision = core.holds_record.sent = Revision(core.holds_record.sent.value + 1);
   core.SaveQuietly(HoldsKey(), core.holds_record);
-  core.holds = std::move(holds);
+  std::set<VersionKey> keys;
+  for (const VersionKey* key : holds) keys.insert(keys.end(), *key);
+  core.holds = std::move(keys);
   std::erase_if(core.held, [&](const VersionKey& key) { return !core.holds.contains(key); });
   core.holds_sent[core.holds_revision] = core.holds;
   if (core.holds_sent.size() > kHoldsSentLimit) core.holds_sent.erase(core.holds_sent.begin());

@@ -147,8 +147,8 @@ void SayWhyIdle(Core& core, const PoolId& id, Pool& pool, const fleet::AdapterPo
 }
 
 // Whether some member of the pool that has reported could serve it, by its limits and verdicts.
-bool SomebodyCan(const Core& core, const PoolId& id, const VersionInfo& version) {
-  const fleet::AdapterPolicy& policy = *core.FindPolicy(id);
+bool SomebodyCan(const Core& core, const PoolId& id, const VersionInfo& version,
+                 const fleet::AdapterPolicy& policy) {
   bool anybody = false;
   for (auto it = core.places.lower_bound({id.pool, EngineGroup()});
        it != core.places.end() && it->first.first == id.pool; ++it) {
@@ -164,14 +164,15 @@ bool SomebodyCan(const Core& core, const PoolId& id, const VersionInfo& version)
 
 // The first waiting version that can be served, so that one that cannot does not keep others
 // waiting. Where none can, the last one, which then says why.
-std::optional<VersionKey> FirstInLine(const Core& core, const PoolId& id, const Pool& pool) {
+const VersionKey* FirstInLine(const Core& core, const PoolId& id, const Pool& pool,
+                              const fleet::AdapterPolicy& policy) {
   for (const VersionKey& key : pool.record.pending) {
     const VersionInfo* version = core.FindVersion(key);
-    if (version != nullptr && GivenUp(core, id, key) == nullptr && SomebodyCan(core, id, *version))
-      return key;
+    if (version != nullptr && GivenUp(core, id, key) == nullptr &&
+        SomebodyCan(core, id, *version, policy))
+      return &key;
   }
-  if (pool.record.pending.empty()) return std::nullopt;
-  return pool.record.pending.back();
+  return pool.record.pending.empty() ? nullptr : &pool.record.pending.back();
 }
 
 }  // namespace
@@ -216,7 +217,8 @@ void SayWhatIsLost(Core& core) {
 
 void AdvanceWaiting(Core& core, const PoolId& id, Pool& pool) {
   const fleet::AdapterPolicy* policy = core.FindPolicy(id);
-  const std::optional<Candidate> next = policy != nullptr ? CandidateOf(core, id) : std::nullopt;
+  const std::optional<Candidate> next =
+      policy != nullptr ? CandidateOf(core, id, pool, *policy) : std::nullopt;
   const GroupVerdict* given_up = next.has_value() ? GivenUp(core, id, next->version.key) : nullptr;
   // The next version for which there is no slot waits anew.
   if (!next.has_value() || given_up != nullptr) pool.no_slot_since.reset();
@@ -255,27 +257,24 @@ void AdvanceWaiting(Core& core, const PoolId& id, Pool& pool) {
   Start(core, id, pool, *policy, *next, candidates, verdict.without_slot);
 }
 
-std::optional<Candidate> CandidateOf(const Core& core, const PoolId& id) {
-  const auto it = core.pools.find(id);
-  const fleet::AdapterPolicy* policy = core.FindPolicy(id);
-  if (it == core.pools.end() || policy == nullptr) return std::nullopt;
-  const Pool& pool = it->second;
-  const fleet::PoolSource& source = policy->pools.at(id.pool);
-  std::optional<VersionKey> key;
+std::optional<Candidate> CandidateOf(const Core& core, const PoolId& id, const Pool& pool,
+                                     const fleet::AdapterPolicy& policy) {
+  const fleet::PoolSource& source = policy.pools.at(id.pool);
+  const VersionKey* key = nullptr;
   if (pool.record.override_to.has_value()) {
-    key = pool.record.override_to;
+    key = &*pool.record.override_to;
   } else if (source.kind == fleet::PoolSource::Kind::kPool) {
     const auto followed = core.pools.find({id.adapter, source.pool});
     if (followed != core.pools.end() && followed->second.committed() != nullptr) {
-      key = followed->second.committed()->version.key;
+      key = &followed->second.committed()->version.key;
     }
   } else if (source.kind == fleet::PoolSource::Kind::kAlias) {
     const auto alias = core.aliases.find({id.adapter, source.alias});
-    if (alias != core.aliases.end()) key = alias->second;
+    if (alias != core.aliases.end()) key = &alias->second;
   } else {
-    key = FirstInLine(core, id, pool);
+    key = FirstInLine(core, id, pool, policy);
   }
-  if (!key.has_value()) return std::nullopt;
+  if (key == nullptr) return std::nullopt;
   if (pool.committed() != nullptr && pool.committed()->version.key == *key) return std::nullopt;
   const VersionInfo* version = core.FindVersion(*key);
   if (version == nullptr) return std::nullopt;

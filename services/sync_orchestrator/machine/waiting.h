@@ -9,13 +9,14 @@
 
 namespace lorry::sync {
 
-// What a pool would sync next: an override, the decision or alias it follows, or the first that
+// What a pool of that policy would sync next: an override, the decision or alias it follows, or the first that
 // waits.
 struct Candidate {
-  VersionInfo version;
+  const VersionInfo& version;  // of the state that it was asked of
   bool overriding = false;
 };
-std::optional<Candidate> CandidateOf(const Core& core, const PoolId& id);
+std::optional<Candidate> CandidateOf(const Core& core, const PoolId& id, const Pool& pool,
+                                     const fleet::AdapterPolicy& policy);
 
 // Why no engine of the pool can serve the version, by the engines' own limits: what waits for it waits
 // in vain until somebody starts an engine with others. Empty while one may, and while one is away
