@@ -71,13 +71,12 @@ std::vector<VersionKey> StoredSince(const Core& core, const AdapterName& adapter
 void AdvancePool(Core& core, const AdapterInfo& info, const fleet::PoolSource& source,
                  const PoolId& id) {
   Pool& pool = core.PoolOf(id);
-  const PoolRecord before = pool.record;
-  std::erase_if(pool.record.pending, [&](const VersionKey& key) {
+  const size_t gone = std::erase_if(pool.record.pending, [&](const VersionKey& key) {
     return key.run != info.current_run || !core.versions.contains(key);
   });
+  std::vector<VersionKey> stored;
   if (source.kind == fleet::PoolSource::Kind::kPublished) {
-    std::vector<VersionKey> stored =
-        StoredSince(core, id.adapter, info.current_run, pool.record.considered);
+    stored = StoredSince(core, id.adapter, info.current_run, pool.record.considered);
     // Of what was there before this pool was first looked at, only the newest was ever meant for
     // it.
     if (!pool.record.considered.has_value() && stored.size() > 1) {
@@ -85,7 +84,7 @@ void AdvancePool(Core& core, const AdapterInfo& info, const fleet::PoolSource& s
     }
     if (!stored.empty()) Queue(core, info.policy, id, pool, stored);
   }
-  if (pool.record != before) core.SavePool(id, pool);
+  if (gone > 0 || !stored.empty()) core.SavePool(id, pool);
 }
 
 }  // namespace

@@ -313,11 +313,12 @@ bool IsBarred(const Core& core, const Member& member, const VersionKey& version)
 
 const GroupVerdict* GivenUp(const Core& core, const PoolId& id, const VersionKey& version) {
   const auto record = core.verdicts.find(version);
-  const AdapterInfo* info = core.FindAdapter(id.adapter);
-  if (record == core.verdicts.end() || info == nullptr) return nullptr;
+  if (record == core.verdicts.end()) return nullptr;
   const auto& groups = record->second.groups;
   if (std::none_of(groups.begin(), groups.end(), [](const auto& g) { return IsBar(g.second); }))
     return nullptr;
+  const AdapterInfo* info = core.FindAdapter(id.adapter);
+  if (info == nullptr) return nullptr;
   const GroupVerdict* bar = nullptr;
   uint32_t able = 0;
   uint32_t unable = 0;

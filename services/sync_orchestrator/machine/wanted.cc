@@ -96,7 +96,7 @@ bool StandsOnAnother(const Core& core, const PoolRecord& pool, const fleet::Obse
 }
 
 fleet::DesiredRow RowFor(Core& core, const AdapterInfo& info, const Pool& pool,
-                         const Member& member) {
+                         const Member& member, const Activation* served) {
   fleet::DesiredRow row;
   row.adapter = info.adapter;
   const bool is_anothers = StandsOnAnother(core, pool.record, RowOf(member, info.adapter));
@@ -112,7 +112,7 @@ fleet::DesiredRow RowFor(Core& core, const AdapterInfo& info, const Pool& pool,
   row.epoch = std::max(pool.record.barrier, pool.record.began);
   if (pool.committed() == nullptr) return row;
   row.epoch = pool.committed()->epoch;
-  if (const Activation* served = ServedBy(core, info, pool, member)) {
+  if (served != nullptr) {
     row.mode = fleet::RowMode::kOpen;
     row.epoch = served->epoch;
     row.target = core.NameOf(served->version, member.observed->limits.kind);
@@ -126,11 +126,10 @@ fleet::DesiredRow RowFor(Core& core, const AdapterInfo& info, const Pool& pool,
 // The window is the newest `keep` activations, and what a row here still stands on, so that its
 // door knows the lag.
 void WantHistory(Core& core, const AdapterInfo& info, const Pool& pool, const Member& member,
-                 WantedSet& wanted) {
+                 const Activation* serves, WantedSet& wanted) {
   const std::vector<Activation>& history = pool.record.history;
   const uint32_t keep = info.policy.KeepCount();
   const fleet::ObservedRow* row = RowOf(member, info.adapter);
-  const Activation* serves = ServedBy(core, info, pool, member);
   for (size_t i = 0; i < history.size(); ++i) {
     const size_t lag = history.size() - 1 - i;
     const bool in_window = lag < keep;
@@ -182,10 +181,11 @@ DesiredPart PartOf(Core& core, const Member& member, const AdapterInfo& info) {
   const Pool& pool = found != core.pools.end() ? found->second : kNothing;
   ++core.work.parts;
   DesiredPart part;
-  part.row = RowFor(core, info, pool, member);
+  const Activation* served = ServedBy(core, info, pool, member);
+  part.row = RowFor(core, info, pool, member, served);
   part.rules = RulesFor(info);
   WantedSet wanted(core, member);
-  WantHistory(core, info, pool, member, wanted);
+  WantHistory(core, info, pool, member, served, wanted);
   WantSync(info.policy, pool, member, wanted);
   for (auto it = core.aliases.lower_bound({info.adapter, AliasName()});
        it != core.aliases.end() && it->first.first == info.adapter; ++it) {
