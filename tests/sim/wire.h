@@ -61,6 +61,11 @@ class Wire {
   }
   static fleet::Observed Without(const fleet::Observed& document, const fleet::Observed& known) {
     fleet::Observed fresh = HeadOf(document);
+    if (document.health_detail != known.health_detail) fresh.health_detail = document.health_detail;
+    if (document.limits != known.limits) fresh.limits = document.limits;
+    if (document.engine_version != known.engine_version)
+      fresh.engine_version = document.engine_version;
+    if (document.base_model != known.base_model) fresh.base_model = document.base_model;
     fresh.rows = Without(document.rows, known.rows, &fleet::ObservedRow::adapter);
     fresh.residencies =
         Without(document.residencies, known.residencies, &fleet::ObservedResidency::name);
@@ -79,7 +84,7 @@ class Wire {
     fresh.rules = Without(document.rules, known.rules, &fleet::DoorRules::adapter);
     return fresh;
   }
-  // All but its lists.
+  // All but its lists and what an engine hardly ever changes.
   static fleet::Observed HeadOf(const fleet::Observed& document) {
     return {.journal = document.journal,
             .sequence = document.sequence,
@@ -87,10 +92,10 @@ class Wire {
             .term = document.term,
             .revision = document.revision,
             .health = document.health,
-            .health_detail = document.health_detail,
-            .limits = document.limits,
-            .engine_version = document.engine_version,
-            .base_model = document.base_model,
+            .health_detail = {},
+            .limits = {},
+            .engine_version = {},
+            .base_model = {},
             .rows = {},
             .residencies = {},
             .paused = document.paused,

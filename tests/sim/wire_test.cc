@@ -52,6 +52,19 @@ TEST_F(WireTest, WhatTheCodecChangesIsChangedEachTime) {
   }
 }
 
+TEST_F(WireTest, WhatTheCodecChangesOfTheEngineIsChangedEachTime) {
+  EXPECT_EQ(Carry(), document_);
+  document_.health_detail = "\xff";
+  for (int times = 0; times < 2; ++times) {
+    ++document_.sequence;
+    EXPECT_EQ(Carry().health_detail, "\uFFFD");
+  }
+  document_.health_detail = "";
+  EXPECT_EQ(Carry(), document_);
+  document_.engine_version = "\xff";
+  EXPECT_EQ(Carry().engine_version, "\uFFFD");
+}
+
 TEST_F(WireTest, WhatCannotBeReadIsTheCodecsMistake) {
   EXPECT_EQ(Carry(), document_);
   document_.rows = {{.adapter = AdapterName("no adapter's name")}};
