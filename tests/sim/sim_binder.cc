@@ -112,15 +112,18 @@ void SimBinder::Began(const std::string& name, const Digest& digest) {
 
 void SimBinder::TurnIsOver(const proxy::Machine& machine, const proxy::Records& journal) {
   constexpr std::string_view kPrefix = "binding/";
-  std::map<std::string, EngineName> written;
-  for (auto it = journal.lower_bound(std::string(kPrefix));
-       it != journal.end() && it->first.starts_with(kPrefix); ++it) {
-    written[it->first.substr(kPrefix.size())] = std::get<proxy::BindingRecord>(it->second).name;
-  }
-  std::map<std::string, EngineName> resolved;
-  for (const proxy::DoorBinding& binding : machine.door_table().bindings)
-    resolved[binding.name] = binding.target;
-  if (written != resolved)
+  auto written = journal.lower_bound(std::string(kPrefix));
+  const auto is_over = [&] {
+    return written == journal.end() || !written->first.starts_with(kPrefix);
+  };
+  // Both are sorted by name.
+  const auto is_next = [&](const proxy::DoorBinding& binding) {
+    if (is_over()) return false;
+    const auto& [key, record] = *written++;
+    return std::string_view(key).substr(kPrefix.size()) == binding.name &&
+           std::get<proxy::BindingRecord>(record).name == binding.target;
+  };
+  if (!std::ranges::all_of(machine.door_table().bindings, is_next) || !is_over())
     sim_.oracle.Violate(2, absl::StrCat(member_, " resolves bindings that are not written down"));
   for (const auto& [ticket, call] : calls_) {
     if (sim_.now() - call.made_at > kAnswerMostMs)

@@ -1,6 +1,8 @@
 #include "tests/sim/sim_store.h"
 
 #include <algorithm>
+#include <iterator>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "tests/sim/narrate.h"
@@ -73,11 +75,12 @@ std::vector<fleet::AdapterPolicy> SimStore::PoliciesSince(const AdapterName& ada
 }
 
 std::optional<VersionKey> SimStore::Newest(const AdapterName& adapter) const {
-  std::optional<VersionKey> newest;
-  for (const auto& [key, info] : versions_) {
-    if (key.adapter == adapter && key.run == adapters_.at(adapter).current_run) newest = key;
-  }
-  return newest;
+  const RunId run = adapters_.at(adapter).current_run;
+  const VersionNumber last(std::numeric_limits<uint64_t>::max());
+  const auto behind = versions_.upper_bound({adapter, run, last});
+  if (behind == versions_.begin()) return std::nullopt;
+  const VersionKey& newest = std::prev(behind)->first;
+  return newest.adapter == adapter && newest.run == run ? std::optional(newest) : std::nullopt;
 }
 
 VersionKey SimStore::Publish(const AdapterName& adapter, std::optional<VersionNumber> number,
