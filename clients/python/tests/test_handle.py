@@ -58,7 +58,7 @@ def test_a_wait_after_the_end_of_its_run_says_so() -> None:
     """gRPC's own ValueError is of a channel, which nobody who waits knows of."""
     connection = Connection(store="127.0.0.1:1", orchestrator="127.0.0.1:1")
     made = handle.PublishHandle(connection, "policy", 1, 7, 0)
-    made._done.set()
+    made._stored(adapter_pb2.Version())
     connection.close()
     with pytest.raises(LorryError, match=r"^policy r1\.7 is stored; its run is closed: wait inside the with block"):
         made.wait("serving", 30)
