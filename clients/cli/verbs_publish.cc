@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -38,25 +39,30 @@ absl::StatusOr<store::v1::Run> PickRun(client::Client& client, const std::string
   return run;
 }
 
-// `text` as a number; "next" is one above all that the run has had, deleted or not, and above what
-// it went on from: the store takes nothing lower.
-absl::StatusOr<uint64_t> PickNumber(const store::v1::Run& run, const std::string& text) {
+// `text` as a number; none for "next".
+absl::StatusOr<std::optional<uint64_t>> ParseNumber(const std::string& text) {
   uint64_t number = 0;
-  if (absl::SimpleAtoi(text, &number)) return number;
-  if (text != "next") {
-    return Usage(absl::StrCat("--version=", text, " is neither a whole number nor next"));
-  }
+  if (absl::SimpleAtoi(text, &number)) return std::optional(number);
+  if (text == "next") return std::optional<uint64_t>();
+  return Usage(absl::StrCat("--version=", text, " is neither a whole number nor next"));
+}
+
+// One above all that the run has had, deleted or not, and above what it went on from: the store
+// takes nothing lower.
+uint64_t NextNumber(const store::v1::Run& run) {
   return std::max(run.newest(), run.resumed_from().number()) + 1;
 }
 
+absl::StatusOr<client::AdapterImage> Read(const std::string& directory,
+                                          const Arguments& arguments) {
+  return client::ReadPeftDirectory(directory,
+                                   {.base_model_config = arguments.Text("base-model-config"),
+                                    .adapter_in_file = arguments.Text("adapter-in-file")});
+}
+
 absl::StatusOr<common::v1::Version> Upload(Context& context, client::Client& client,
-                                           const std::string& directory,
-                                           const common::v1::VersionRef& version,
-                                           const Arguments& arguments) {
-  LORRY_ASSIGN_OR_RETURN(const client::AdapterImage image,
-                         client::ReadPeftDirectory(
-                             directory, {.base_model_config = arguments.Text("base-model-config"),
-                                         .adapter_in_file = arguments.Text("adapter-in-file")}));
+                                           const client::AdapterImage& image,
+                                           const common::v1::VersionRef& version) {
   ProgressBar bar(absl::StrCat(version.adapter(), " v", version.number()),
                   context.bars() && image.size() >= kBarBytesMin);
   const SteadyClock clock;
@@ -131,13 +137,16 @@ absl::StatusOr<int> WaitServing(Context& context, client::Client& client,
 absl::StatusOr<int> Publish(Context& context, const Arguments& arguments) {
   const std::string adapter = arguments.Text("adapter");
   LORRY_RETURN_IF_ERROR(CheckAdapterName(adapter));
+  LORRY_ASSIGN_OR_RETURN(const auto number, ParseNumber(arguments.Text("version")));
   LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
+  // Before a run is opened, which creates an adapter or fences a trainer.
+  LORRY_ASSIGN_OR_RETURN(const client::AdapterImage image, Read(arguments.At(0), arguments));
   LORRY_ASSIGN_OR_RETURN(const store::v1::Run run,
                          PickRun(*client, adapter, arguments.Text("run")));
-  LORRY_ASSIGN_OR_RETURN(const uint64_t number, PickNumber(run, arguments.Text("version")));
-  LORRY_ASSIGN_OR_RETURN(const common::v1::Version stored,
-                         Upload(context, *client, arguments.At(0),
-                                client::MakeRef(adapter, run.number(), number), arguments));
+  LORRY_ASSIGN_OR_RETURN(
+      const common::v1::Version stored,
+      Upload(context, *client, image,
+             client::MakeRef(adapter, run.number(), number.value_or(NextNumber(run)))));
   if (context.json()) context.PrintJson(stored);
   if (arguments.Text("wait") != "serving") return kOk;
   return WaitServing(context, *client, stored.ref(), arguments.Text("pool"));
@@ -197,13 +206,15 @@ absl::StatusOr<int> Import(Context& context, const Arguments& arguments) {
   std::string adapter;
   store::v1::Run run;
   for (const Found& next : found) {
+    const auto image = Read(next.directory, arguments);
+    if (!image.ok()) return Annotate(image.status(), next.directory);
     if (next.named.adapter != adapter) {
       adapter = next.named.adapter;
       LORRY_RETURN_IF_ERROR(CheckAdapterName(adapter));
       LORRY_ASSIGN_OR_RETURN(run, PickRun(*client, adapter, arguments.Text("run")));
     }
-    auto stored = Upload(context, *client, next.directory,
-                         client::MakeRef(adapter, run.number(), next.named.number), arguments);
+    auto stored =
+        Upload(context, *client, *image, client::MakeRef(adapter, run.number(), next.named.number));
     if (!stored.ok()) return Annotate(stored.status(), next.directory);
     if (context.json()) context.PrintJson(*stored);
   }

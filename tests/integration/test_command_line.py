@@ -54,6 +54,24 @@ def test_a_policy_of_nobody_creates_no_adapter(cli):
     assert "misspelt" not in cli("adapters")[1]
 
 
+@pytest.mark.parametrize("words", [["publish", "."], ["import", "./policy-v1"]])
+def test_what_cannot_be_published_opens_no_run(store, cli, make_adapter, tmp_path, words):
+    """A run that is opened creates an adapter, or fences the trainer that has the one before."""
+    verb, directory = words[0], tmp_path / words[1]
+    directory.mkdir(exist_ok=True)
+    (directory / "adapter_config.json").write_text("{}")
+    (directory / "adapter_model.safetensors").write_bytes(b"no tensors")
+    name = f"unread-{verb}"
+    code, _, err = cli(verb, directory, "--adapter", name)
+    assert code == 1 and name not in cli("adapters")[1], err
+    with lorry.open_run(name, store=store) as run:
+        run.publish(make_adapter(1), version=1).wait("stored", DEADLINE_S)
+        assert cli(verb, directory, "--adapter", name, "--run", "new")[0] == 1
+        if verb == "publish":
+            assert cli(verb, make_adapter(2), "--adapter", name, "--run", "new", "--version", "2nd")[0] == 2
+        run.publish(make_adapter(2), version=2).wait("stored", DEADLINE_S)
+
+
 def test_output_that_is_lost_is_no_success(cli):
     with open("/dev/full", "w") as full:
         for words in ["adapters"], ["help"]:
