@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -147,6 +148,13 @@ absl::StatusOr<client::Client*> Context::Client() {
   options.call_timeout_ms = TimeoutOr(kCallTimeoutMs);
   options.transfer_timeout_ms = TimeoutOr(kTransferTimeoutMs);
   options.wait_for_services = timeout_ms_.has_value();
+  // $HOME or $XDG_STATE_HOME of somebody else, as under sudo.
+  if (const std::string& file = options.token_file;
+      !file.empty() && file == up_token_file_ && ::euidaccess(file.c_str(), R_OK) != 0) {
+    return Error(absl::StatusCode::kFailedPrecondition, "TOKEN_UNREADABLE",
+                 absl::StrCat(UpFile(), " names the fleet of ", store_, ", and its token ", file,
+                              " cannot be read: ", std::strerror(errno)));
+  }
   LORRY_ASSIGN_OR_RETURN(client_, client::Client::Connect(options));
   return client_.get();
 }

@@ -1,6 +1,7 @@
 #include "clients/cpp/peft_directory.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -22,10 +23,14 @@ absl::Status Invalid(const std::string& message) {
   return Error(absl::StatusCode::kInvalidArgument, "DIRECTORY_INVALID", message);
 }
 
+absl::Status Unreadable(const std::string& path, int why) {
+  return Invalid(absl::StrCat(path, " cannot be read: ", std::strerror(why)));
+}
+
 // Configs are kilobytes; lib/peft refuses longer ones, so no more than that is ever read.
 absl::StatusOr<std::string> ReadText(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) return Invalid(absl::StrCat(path, " cannot be read"));
+  if (!file) return Unreadable(path, errno);
   std::string text(peft::kConfigBytesMax + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(file.gcount()));
@@ -38,7 +43,7 @@ class OpenFile {
   static absl::StatusOr<OpenFile> Open(const std::string& path) {
     OpenFile file(path);
     const std::optional<FileState> state = FileStateOf(file.fd_.get());
-    if (!state.has_value()) return Invalid(absl::StrCat(path, " cannot be read"));
+    if (!state.has_value()) return Unreadable(path, errno);
     file.state_ = *state;
     return file;
   }
@@ -47,7 +52,7 @@ class OpenFile {
 
   absl::Status ReadInto(std::span<std::byte> to) const {
     const ssize_t read = ReadFully(fd_.get(), to);
-    if (read < 0) return Invalid(absl::StrCat(path_, " cannot be read: ", std::strerror(errno)));
+    if (read < 0) return Unreadable(path_, errno);
     return static_cast<size_t>(read) < to.size() ? Changed() : absl::OkStatus();
   }
 
@@ -82,13 +87,17 @@ absl::StatusOr<std::optional<peft::BaseModel>> ReadBaseModel(const std::string& 
 
 absl::Status CheckFiles(const std::string& directory) {
   std::error_code error;
-  if (!std::filesystem::is_directory(directory, error)) {
+  const bool is_directory = std::filesystem::is_directory(directory, error);
+  if (error == std::errc::permission_denied) return Unreadable(directory, error.value());
+  if (!is_directory) {
     return Invalid(absl::StrCat(directory,
                                 " is no directory; name the one that PEFT's "
                                 "save_pretrained wrote"));
   }
   for (const char* name : {kConfigFile, kImageFile}) {
-    if (std::filesystem::exists(std::filesystem::path(directory) / name, error)) continue;
+    const std::string path = (std::filesystem::path(directory) / name).string();
+    if (::euidaccess(path.c_str(), R_OK) == 0) continue;
+    if (errno != ENOENT) return Unreadable(path, errno);
     const bool pickled =
         std::filesystem::exists(std::filesystem::path(directory) / "adapter_model.bin", error);
     return Invalid(absl::StrCat(directory, " has no ", name,
@@ -102,7 +111,12 @@ absl::Status CheckFiles(const std::string& directory) {
 
 }  // namespace
 
-bool IsPeftDirectory(const std::string& directory) { return CheckFiles(directory).ok(); }
+bool IsPeftDirectory(const std::string& directory) {
+  std::error_code ignored;
+  const std::filesystem::path path(directory);
+  return std::filesystem::exists(path / kConfigFile, ignored) &&
+         std::filesystem::exists(path / kImageFile, ignored);
+}
 
 absl::StatusOr<AdapterImage> ReadPeftDirectory(const std::string& directory,
                                                const ReadOptions& options,

@@ -31,7 +31,7 @@ absl::StatusOr<AdapterImage> ReadPeftDirectory(const std::string& directory,
                                                const ReadOptions& options = {},
                                                const std::function<void()>& before_check = {});
 
-// True where both files are.
+// True where both files are, whether or not this user can read them.
 bool IsPeftDirectory(const std::string& directory);
 
 }  // namespace lorry::client

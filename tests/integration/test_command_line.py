@@ -25,11 +25,12 @@ def store(bin_dir, tmp_path_factory):
 
 @pytest.fixture
 def cli(bin_dir, store):
-    """cli("status"): the program's exit code, stdout and stderr."""
+    """cli("status"): the program's exit code, stdout and stderr; names in capitals are of the environment."""
 
-    def run(*words, **options):
+    def run(*words, before=(), **options):
+        env = os.environ | {"LORRY_STORE": store} | {name: options.pop(name) for name in list(options) if name.isupper()}
         kept = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
-        done = subprocess.run([bin_dir / "lorry", *words], env=os.environ | {"LORRY_STORE": store}, text=True, timeout=DEADLINE_S, check=False, **kept)
+        done = subprocess.run([*before, bin_dir / "lorry", *words], env=env, text=True, timeout=DEADLINE_S, check=False, **kept)
         return done.returncode, done.stdout, done.stderr
 
     return run
@@ -88,3 +89,17 @@ def test_a_slip_is_told_to_programs_as_json(cli):
 def test_a_folder_that_cannot_be_told_is_refused(cli, tmp_path):
     code, _, err = cli("up", "--data-dir", os.fsencode(tmp_path) + b"/\xff")
     assert code == 1 and "DATA_DIR_UNUSABLE" in err and "UTF-8" in err, err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+def test_a_fleet_of_another_user_is_named(cli, store, tmp_path):
+    token, file = tmp_path / "run" / "token", tmp_path / "lorry" / "up.json"
+    for path, text in (token, "secret"), (file, json.dumps({"pid": os.getpid(), "store": store, "token_file": str(token)})):
+        path.parent.mkdir()
+        path.write_text(text)
+    token.chmod(0)
+    without = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+    code, _, err = cli("adapters", before=without, XDG_STATE_HOME=str(tmp_path))
+    assert code == 1 and "TOKEN_UNREADABLE" in err and f"{file} names the fleet of {store}" in err, err
+    assert f"its token {token} cannot be read: Permission denied" in err and "--token-file" in err, err
+    assert cli("adapters", "--token-file", os.devnull, before=without, XDG_STATE_HOME=str(tmp_path))[0] == 0

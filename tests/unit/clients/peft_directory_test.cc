@@ -3,11 +3,14 @@
 #include "clients/cpp/peft_directory.h"
 
 #include <gmock/gmock.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "lib/base/check.h"
 #include "lib/base/error.h"
 #include "tests/unit/clients/adapter_dir.h"
 
@@ -48,6 +51,32 @@ TEST(PeftDirectory, ACanonicalOneStaysByteForByte) {
   EXPECT_EQ(FirstOf(*image, std::string(kQ) + ".lora_B.weight"), 50);
   EXPECT_THAT(image->config_json(), HasSubstr(R"("target_modules": ["q_proj"])"));
   EXPECT_TRUE(image->ComputeDigest()->starts_with("sha256-xxh3:"));
+}
+
+// What another user keeps to itself is there, and says so.
+TEST(PeftDirectory, WhatCannotBeReadIsNotMissing) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root becomes another user";
+  constexpr uid_t kNobody = 65534;
+  AdapterDir dir;
+  dir.With(std::string(kQ) + ".lora_A.weight", 2, 8);
+  dir.With(std::string(kQ) + ".lora_B.weight", 8, 2);
+  dir.Write();
+  const auto refusal = [&] {
+    LORRY_CHECK(seteuid(kNobody) == 0);
+    const absl::Status read = ReadPeftDirectory(dir.path()).status();
+    LORRY_CHECK(seteuid(0) == 0);
+    EXPECT_EQ(ReasonOf(read), "DIRECTORY_INVALID") << read;
+    return std::string(read.message());
+  };
+  const std::string config = dir.path() + "/adapter_config.json";
+  const std::string image = dir.path() + "/adapter_model.safetensors";
+  EXPECT_EQ(refusal(), config + " cannot be read: Permission denied");
+  ASSERT_EQ(chmod(dir.path().c_str(), 0755), 0);
+  ASSERT_EQ(chmod(image.c_str(), 0600), 0);
+  EXPECT_EQ(refusal(), image + " cannot be read: Permission denied");
+  ASSERT_EQ(chmod(config.c_str(), 0600), 0);
+  EXPECT_EQ(refusal(), config + " cannot be read: Permission denied");
+  EXPECT_TRUE(IsPeftDirectory(dir.path()));
 }
 
 TEST(PeftDirectory, WrappersAndTheAdaptersNameAreStripped) {
