@@ -168,6 +168,9 @@ absl::StatusOr<common::v1::Version> Client::Export(const common::v1::VersionRef&
   absl::Status written = outcome.status;
   if (written.ok()) written = file->Sync();
   if (written.ok()) written = WriteText(target / kConfigFile, manifest.version().config_json());
+  // Images are their owner's alone; this one is for whoever may read the config beside it.
+  std::filesystem::permissions(
+      part, std::filesystem::status(target / kConfigFile, ignored).permissions(), ignored);
   if (written.ok()) written = file->MoveTo((target / kImageFile).string());
   if (!written.ok()) {
     file->Unlink().IgnoreError();

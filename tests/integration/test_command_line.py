@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 import subprocess
 
 import lorry
@@ -103,3 +104,11 @@ def test_a_fleet_of_another_user_is_named(cli, store, tmp_path):
     assert code == 1 and "TOKEN_UNREADABLE" in err and f"{file} names the fleet of {store}" in err, err
     assert f"its token {token} cannot be read: Permission denied" in err and "--token-file" in err, err
     assert cli("adapters", "--token-file", os.devnull, before=without, XDG_STATE_HOME=str(tmp_path))[0] == 0
+
+
+def test_an_export_can_be_read_by_whoever_may_read_its_config(cli, make_adapter, tmp_path):
+    assert cli("publish", make_adapter(1), "--adapter", "shared")[0] == 0
+    code, _, err = cli("export", "shared", tmp_path / "out", umask=0o027)
+    assert code == 0, err
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "out").iterdir()}
+    assert modes == {"adapter_config.json": 0o640, "adapter_model.safetensors": 0o640}
