@@ -45,6 +45,8 @@ int Run(const std::vector<std::string>& words, bool json, bool colour) {
 int main(int argc, char** argv) {
   lorry::runtime::TakeHangUpBack();
   const std::vector<std::string> words(argv + 1, argv + argc);
+  // What was said stays said when an error follows, or Ctrl-C ends the wait.
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
   // What the libraries warn of goes where errors go, and never among the JSON.
   spdlog::set_default_logger(spdlog::stderr_color_mt("lorry"));
   spdlog::set_pattern("%n: %^%l%$: %v");

@@ -101,7 +101,6 @@ absl::StatusOr<int> Watch(Context& context, const Arguments& arguments) {
       }
       before = status;
     }
-    std::fflush(stdout);
     return true;
   };
   if (arguments.Has("once")) {  // which has an end, and so a --timeout

@@ -173,7 +173,6 @@ absl::StatusOr<LocalFleetOptions> OptionsFrom(const Arguments& arguments, const 
 
 // Until somebody asks to stop, or a service ends that is not to be started again.
 absl::StatusOr<int> RunToTheEnd(LocalFleet& fleet) {
-  std::fflush(stdout);
   const absl::Status ended = fleet.Run();
   RemoveUpFile();
   fleet.Stop();

@@ -112,3 +112,9 @@ def test_an_export_can_be_read_by_whoever_may_read_its_config(cli, make_adapter,
     assert code == 0, err
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "out").iterdir()}
     assert modes == {"adapter_config.json": 0o640, "adapter_model.safetensors": 0o640}
+
+
+def test_what_was_stored_is_said_before_what_went_wrong(cli, make_adapter):
+    words = ["publish", make_adapter(1), "--adapter", "said", "--wait", "serving"]
+    code, said, _ = cli(*words, stderr=subprocess.STDOUT, LORRY_ORCHESTRATOR="")
+    assert code == 1 and 0 <= said.find("stored said r1.1") < said.find("NO_ADDRESS"), said
