@@ -54,6 +54,16 @@ std::string FirstOf(std::string a, std::string b, std::string c) {
   return !a.empty() ? std::move(a) : !b.empty() ? std::move(b) : std::move(c);
 }
 
+// gRPC would look for a machine named http.
+absl::Status CheckAddress(const std::string& address, const char* flag) {
+  for (const std::string scheme : {"http://", "https://"}) {
+    if (!address.starts_with(scheme)) continue;
+    return Usage(absl::StrCat("the address ", address, " (--", flag, ") is host:port; leave ",
+                              scheme, " out"));
+  }
+  return absl::OkStatus();
+}
+
 // "INVALID_ARGUMENT" for a status that carries no reason.
 std::string CodeWord(const absl::Status& status) { return absl::StatusCodeToString(status.code()); }
 
@@ -144,6 +154,8 @@ client::ConnectOptions Context::Reached() const {
 
 absl::StatusOr<client::Client*> Context::Client() {
   if (client_ != nullptr) return client_.get();
+  LORRY_RETURN_IF_ERROR(CheckAddress(store_, "store"));
+  LORRY_RETURN_IF_ERROR(CheckAddress(orchestrator_, "orchestrator"));
   client::ConnectOptions options = Reached();
   options.call_timeout_ms = TimeoutOr(kCallTimeoutMs);
   options.transfer_timeout_ms = TimeoutOr(kTransferTimeoutMs);

@@ -118,3 +118,9 @@ def test_what_was_stored_is_said_before_what_went_wrong(cli, make_adapter):
     words = ["publish", make_adapter(1), "--adapter", "said", "--wait", "serving"]
     code, said, _ = cli(*words, stderr=subprocess.STDOUT, LORRY_ORCHESTRATOR="")
     assert code == 1 and 0 <= said.find("stored said r1.1") < said.find("NO_ADDRESS"), said
+
+
+@pytest.mark.parametrize(("flag", "scheme"), [("store", "http://"), ("orchestrator", "https://")])
+def test_an_address_has_no_scheme(cli, store, flag, scheme):
+    code, _, err = cli("adapters", f"--{flag}={scheme}{store}")
+    assert code == 2 and f"(--{flag}) is host:port; leave {scheme} out" in err, err
