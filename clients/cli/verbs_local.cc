@@ -1,13 +1,16 @@
 // up and doctor: what concerns this machine.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "clients/cli/context.h"
 #include "clients/cli/doctor.h"
 #include "clients/cli/local_fleet.h"
@@ -61,17 +64,32 @@ bool IsAnothers(const nlohmann::json& up, const std::string& data_dir) {
   return lock.error() == 0 && !lock.held();
 }
 
-// Where the other verbs and Python find the fleet, unless they find another that runs.
-absl::Status Announce(const nlohmann::json& addresses) {
+// A word as a shell reads it back.
+std::string InShell(const std::string& word) {
+  const bool plain = std::ranges::all_of(word, [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+           std::string_view("/._-+:,@=").find(c) != std::string_view::npos;
+  });
+  return plain ? word : absl::StrCat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");
+}
+
+// Where the other verbs and Python find the fleet, unless they find another that runs. The flags by
+// which this one is reached then, each with a space before it; empty where it is found without.
+absl::StatusOr<std::string> Announce(const nlohmann::json& addresses) {
   const nlohmann::json known = RunningUp();
   const auto text = [&](const char* key) { return addresses.value(key, std::string()); };
-  if (!IsAnothers(known, text("data_dir"))) return WriteUpFile(addresses);
+  if (!IsAnothers(known, text("data_dir"))) {
+    LORRY_RETURN_IF_ERROR(WriteUpFile(addresses));
+    return "";
+  }
+  std::string flags =
+      absl::StrCat(" --store ", text("store"), " --orchestrator ", text("orchestrator"),
+                   " --token-file ", InShell(text("token_file")));
   std::fprintf(stderr,
                "lorry: the other verbs and Python go on with the fleet of process %d; this one is "
-               "reached by --store %s --orchestrator %s --token-file %s\n",
-               known.value("pid", 0), text("store").c_str(), text("orchestrator").c_str(),
-               text("token_file").c_str());
-  return absl::OkStatus();
+               "reached by%s\n",
+               known.value("pid", 0), flags.c_str());
+  return flags;
 }
 
 const lorry::sync::v1::MemberStatus* FindMember(const lorry::sync::v1::GetStatusResponse& status,
@@ -103,8 +121,9 @@ lorry::sync::v1::GetStatusResponse AwaitEngines(LocalFleet& fleet, client::Clien
   return status;
 }
 
+// `flags`: what its hints need to reach this fleet and no other.
 std::string Welcome(const nlohmann::json& up, const lorry::sync::v1::GetStatusResponse& status,
-                    const Context& context) {
+                    const std::string& flags, const Context& context) {
   Table table({"SERVICE", "ADDRESS", "STATE", "DETAIL"});
   const auto text = [](const nlohmann::json& object, const char* key) {
     return object.value(key, std::string());
@@ -128,8 +147,9 @@ std::string Welcome(const nlohmann::json& up, const lorry::sync::v1::GetStatusRe
   absl::StrAppend(&out, "\ndata and logs in ", text(up, "data_dir"), "; Ctrl-C stops everything\n");
   if (door.empty()) absl::StrAppend(&out, "\n", context.Painted(kNoEngine, Colour::kWarn), "\n");
   absl::StrAppend(&out, "\nin another terminal:\n");
-  if (door.empty()) absl::StrAppend(&out, "  ", kAttach, "\n");
-  absl::StrAppend(&out, "  lorry publish DIR --adapter policy --wait serving\n", "  lorry watch\n");
+  if (door.empty()) absl::StrAppend(&out, "  ", kAttach, flags, "\n");
+  absl::StrAppend(&out, "  lorry publish DIR --adapter policy --wait serving", flags, "\n",
+                  "  lorry watch", flags, "\n");
   if (!door.empty()) {
     absl::StrAppend(&out, "  curl ", door,
                     "/v1/completions -H 'Content-Type: application/json' \\\n",
@@ -188,17 +208,18 @@ absl::StatusOr<int> Up(Context& context, const Arguments& arguments) {
   if (absl::IsCancelled(started)) return kOk;
   LORRY_RETURN_IF_ERROR(started);
   const nlohmann::json up = fleet.Addresses();
-  LORRY_RETURN_IF_ERROR(Announce(up));
+  LORRY_ASSIGN_OR_RETURN(const std::string flags, Announce(up));
   if (context.json()) {
     context.Print(up.dump() + "\n");
-    if (up["engines"].empty()) std::fprintf(stderr, "lorry: %s; next: %s\n", kNoEngine, kAttach);
+    if (up["engines"].empty())
+      std::fprintf(stderr, "lorry: %s; next: %s%s\n", kNoEngine, kAttach, flags.c_str());
   } else {
     LORRY_ASSIGN_OR_RETURN(const auto client,
                            client::Client::Connect({.store = up.value("store", ""),
                                                     .orchestrator = up.value("orchestrator", ""),
                                                     .token_file = up.value("token_file", ""),
                                                     .call_timeout_ms = kEnginesTimeoutMs}));
-    context.Print(Welcome(up, AwaitEngines(fleet, *client, up["engines"]), context));
+    context.Print(Welcome(up, AwaitEngines(fleet, *client, up["engines"]), flags, context));
   }
   return RunToTheEnd(fleet);
 }

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import pathlib
+import shlex
 import signal
 import socket
 import stat
@@ -192,6 +193,25 @@ def test_a_second_one_over_another_folder_leaves_the_file_to_the_first(up, state
             second.send_signal(signal.SIGTERM)
             assert second.wait(DEADLINE_S) == 0, log.read_text()
     assert json.loads(file.read_text()) == up
+
+
+def test_the_hints_of_a_second_one_lead_to_it(up, state, bin_dir, tmp_path):
+    """Followed word for word they would act on the first."""
+    with contextlib.ExitStack() as stack:
+        second = subprocess.Popen(
+            [bin_dir / "lorry", "up", "--data-dir", tmp_path / "an other"], env=os.environ | {"XDG_STATE_HOME": str(state)},
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        stack.callback(second.wait, DEADLINE_S)
+        stack.callback(second.send_signal, signal.SIGTERM)
+        said = [second.stdout.readline()]
+        while not said[-1].startswith("  lorry watch"):
+            assert said[-1], said
+            said.append(second.stdout.readline())
+        hints = [shlex.split(line) for line in said if line.startswith("  lorry ")]
+        flags = {tuple(words[words.index("--store"):]) for words in hints}
+        assert [words[1] for words in hints] == ["attach", "publish", "watch"] and len(flags) == 1, said
+        code, text = command(bin_dir, "status", *flags.pop(), home=state)
+        assert code == 0 and "policy" not in text, text
 
 
 def test_the_file_of_a_fleet_that_was_killed_counts_for_nothing(up, bin_dir, tmp_path):
