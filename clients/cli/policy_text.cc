@@ -12,6 +12,7 @@
 #include "absl/strings/strip.h"
 #include "clients/cli/context.h"
 #include "clients/cli/verb.h"
+#include "lib/base/did_you_mean.h"
 #include "lib/base/error.h"
 #include "lib/rpc/policy_messages.h"
 
@@ -314,6 +315,17 @@ absl::StatusOr<std::string> OnlyPool(const std::string& adapter,
   if (meant.size() == 1) return meant.front();
   return Usage(absl::StrCat(adapter, " has the pools ", absl::StrJoin(meant, " and "),
                             ": say which one is meant by --pool"));
+}
+
+absl::Status CheckPool(const std::string& adapter, const AdapterPolicy& policy,
+                       const std::string& pool) {
+  LORRY_ASSIGN_OR_RETURN(const fleet::AdapterPolicy read, rpc::PolicyFromProto(policy));
+  std::vector<std::string> known;
+  for (const auto& [name, source] : read.pools) known.push_back(name.value);
+  if (std::ranges::find(known, pool) != known.end()) return absl::OkStatus();
+  return Error(absl::StatusCode::kNotFound, "UNKNOWN_POOL",
+               absl::StrCat("the policy of ", adapter, " names no pool ", pool, ", only ",
+                            absl::StrJoin(known, ", "), DidYouMean(pool, known)));
 }
 
 }  // namespace lorry::cli

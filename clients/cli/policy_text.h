@@ -33,4 +33,8 @@ absl::StatusOr<std::vector<PolicyLine>> DescribePolicy(const common::v1::Adapter
 absl::StatusOr<std::string> OnlyPool(const std::string& adapter,
                                      const common::v1::AdapterPolicy& policy);
 
+// NOT_FOUND UNKNOWN_POOL unless the policy of `adapter` names the pool.
+absl::Status CheckPool(const std::string& adapter, const common::v1::AdapterPolicy& policy,
+                       const std::string& pool);
+
 }  // namespace lorry::cli

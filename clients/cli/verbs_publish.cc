@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "clients/cli/context.h"
 #include "clients/cli/directory_name.h"
+#include "clients/cli/policy_text.h"
 #include "clients/cli/status_view.h"
 #include "clients/cli/verbs.h"
 #include "clients/cpp/peft_directory.h"
@@ -23,6 +24,17 @@ namespace {
 constexpr int64_t kServingTimeoutMs = 300'000;
 // Bars for what a person would wait for; smaller uploads are over before one could be read.
 constexpr uint64_t kBarBytesMin = uint64_t{32} << 20;
+
+// Nobody would ever serve what is published for a pool that the policy does not name. A new adapter
+// has the default policy.
+absl::Status CheckNamedPool(client::Client& client, const std::string& adapter,
+                            const std::string& pool) {
+  if (pool.empty()) return absl::OkStatus();
+  const auto known = client.GetAdapter(adapter);
+  if (!known.ok() && !absl::IsNotFound(known.status())) return known.status();
+  return CheckPool(adapter, known.ok() ? known->adapter().policy() : common::v1::AdapterPolicy(),
+                   pool);
+}
 
 // The run to publish in: the current one, or a new one where asked or where there is none.
 absl::StatusOr<store::v1::Run> PickRun(client::Client& client, const std::string& adapter,
@@ -125,13 +137,14 @@ absl::StatusOr<int> WaitServing(Context& context, client::Client& client,
   }
   if (end.state() == lorry::sync::v1::SYNC_STATE_SUPERSEDED) {
     return Error(absl::StatusCode::kAborted, "SUPERSEDED",
-                 absl::StrCat(version.adapter(), " ", ToText(version), " will not be served: ",
-                              ToText(end.superseded_by()), " was decided instead"));
+                 absl::StrCat(version.adapter(), " ", ToText(version),
+                              " is stored and will not be served: ", ToText(end.superseded_by()),
+                              " was decided instead"));
   }
-  return Error(absl::StatusCode::kFailedPrecondition,
-               end.reason().empty() ? "STAGING_FAILED" : end.reason(),
-               absl::StrCat(version.adapter(), " ", ToText(version), " will not be served",
-                            end.detail().empty() ? "" : ": ", end.detail()));
+  return Error(
+      absl::StatusCode::kFailedPrecondition, end.reason().empty() ? "STAGING_FAILED" : end.reason(),
+      absl::StrCat(version.adapter(), " ", ToText(version), " is stored and will not be served",
+                   end.detail().empty() ? "" : ": ", end.detail()));
 }
 
 absl::StatusOr<int> Publish(Context& context, const Arguments& arguments) {
@@ -140,6 +153,7 @@ absl::StatusOr<int> Publish(Context& context, const Arguments& arguments) {
   LORRY_ASSIGN_OR_RETURN(const auto number, ParseNumber(arguments.Text("version")));
   LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
   // Before a run is opened, which creates an adapter or fences a trainer.
+  LORRY_RETURN_IF_ERROR(CheckNamedPool(*client, adapter, arguments.Text("pool")));
   LORRY_ASSIGN_OR_RETURN(const client::AdapterImage image, Read(arguments.At(0), arguments));
   LORRY_ASSIGN_OR_RETURN(const store::v1::Run run,
                          PickRun(*client, adapter, arguments.Text("run")));

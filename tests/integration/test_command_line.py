@@ -124,3 +124,14 @@ def test_what_was_stored_is_said_before_what_went_wrong(cli, make_adapter):
 def test_an_address_has_no_scheme(cli, store, flag, scheme):
     code, _, err = cli("adapters", f"--{flag}={scheme}{store}")
     assert code == 2 and f"(--{flag}) is host:port; leave {scheme} out" in err, err
+
+
+def test_a_pool_that_no_policy_names_stores_nothing(cli, make_adapter):
+    words = ["publish", make_adapter(1), "--adapter", "pooled", "--pool", "rolout"]
+    code, _, err = cli(*words)
+    assert code == 1 and "UNKNOWN_POOL" in err and "names no pool rolout, only rollout; did you mean rollout?" in err, err
+    assert "pooled" not in cli("adapters")[1]
+    assert cli("create", "pooled", "--set", "pools=eval")[0] == 0
+    assert "names no pool rollout, only eval" in cli(*words[:-1], "rollout", "--wait", "serving")[2]
+    assert cli(*words[:-1], "eval")[0] == 0
+    assert "r1.1" in cli("versions", "pooled")[1]
