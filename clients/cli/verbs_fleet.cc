@@ -1,12 +1,15 @@
 // status, engines, watch, rollback, mark, adopt, why: what the orchestrator knows and does.
 #include <ctime>
+#include <set>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "clients/cli/context.h"
 #include "clients/cli/remedies.h"
 #include "clients/cli/status_view.h"
 #include "clients/cli/verbs.h"
+#include "lib/base/did_you_mean.h"
 #include "lib/base/error.h"
 #include "lib/fleet/selector.h"
 
@@ -20,7 +23,23 @@ constexpr char kNoEngines[] =
     "no engine has attached yet; `lorry attach --engine URL` or engine-proxy --orchestrator "
     "brings one\n";
 
-// What is asked of a pool or an adapter that nobody has is answered by empty tables.
+// The picture of one pool, or of all. NOT_FOUND UNKNOWN_POOL where it is empty because no engine
+// and no policy names the pool, and others are named.
+absl::StatusOr<StatusMessage> StatusOf(client::Client& client, const std::string& pool,
+                                       const std::string& adapter = "") {
+  LORRY_ASSIGN_OR_RETURN(StatusMessage status, client.Status(pool, adapter));
+  if (pool.empty() || status.members_size() > 0 || status.pools_size() > 0) return status;
+  LORRY_ASSIGN_OR_RETURN(const StatusMessage all, client.Status());
+  std::set<std::string> named;
+  for (const auto& member : all.members()) named.insert(member.pool());
+  for (const auto& known : all.pools()) named.insert(known.pool());
+  if (named.empty() || named.contains(pool)) return status;
+  const std::vector<std::string> known(named.begin(), named.end());
+  return Error(absl::StatusCode::kNotFound, "UNKNOWN_POOL",
+               absl::StrCat("no engine and no policy names a pool ", pool, ", only ",
+                            absl::StrJoin(known, ", "), DidYouMean(pool, known)));
+}
+
 std::string NoneOf(const std::string& pool) {
   return pool.empty() ? kNoEngines : absl::StrCat("no engine is in pool ", pool, "\n");
 }
@@ -48,13 +67,19 @@ std::string StatusScreen(const StatusMessage& status, const Context& context,
 
 absl::StatusOr<int> Status(Context& context, const Arguments& arguments) {
   LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
+  const std::string adapter = arguments.Text("adapter");
   LORRY_ASSIGN_OR_RETURN(const StatusMessage status,
-                         client->Status(arguments.Text("pool"), arguments.Text("adapter")));
+                         StatusOf(*client, arguments.Text("pool"), adapter));
+  if (!adapter.empty() && status.pools_size() == 0) {
+    // One that is stored may have no engine; the store knows what the name was meant to be. It
+    // need not be reached to look at engines.
+    const auto known = client->GetAdapter(adapter);
+    if (absl::IsNotFound(known.status())) return known.status();
+  }
   if (context.json()) {
     context.PrintJson(status);
   } else {
     context.Print(StatusScreen(status, context, arguments.Text("pool")));
-    const std::string adapter = arguments.Text("adapter");
     if (!adapter.empty() && status.pools_size() == 0)
       context.Print(absl::StrCat("no engine serves an adapter ", adapter,
                                  "; `lorry adapters` lists those that are stored\n"));
@@ -64,7 +89,7 @@ absl::StatusOr<int> Status(Context& context, const Arguments& arguments) {
 
 absl::StatusOr<int> ListEngines(Context& context, const Arguments& arguments) {
   LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
-  LORRY_ASSIGN_OR_RETURN(const StatusMessage status, client->Status(arguments.Text("pool")));
+  LORRY_ASSIGN_OR_RETURN(const StatusMessage status, StatusOf(*client, arguments.Text("pool")));
   if (context.json()) {
     for (const auto& member : status.members()) context.PrintJson(member);
   } else if (status.members_size() == 0) {
@@ -104,9 +129,13 @@ absl::StatusOr<int> Watch(Context& context, const Arguments& arguments) {
     return true;
   };
   if (arguments.Has("once")) {  // which has an end, and so a --timeout
-    LORRY_ASSIGN_OR_RETURN(const StatusMessage status, client->Status(arguments.Text("pool")));
+    LORRY_ASSIGN_OR_RETURN(const StatusMessage status, StatusOf(*client, arguments.Text("pool")));
     show(status);
     return kOk;
+  }
+  // It may come yet.
+  if (const auto now = StatusOf(*client, arguments.Text("pool")); absl::IsNotFound(now.status())) {
+    std::fprintf(stderr, "lorry: %s\n", Visible(std::string(now.status().message())).c_str());
   }
   LORRY_RETURN_IF_ERROR(client->Watch(arguments.Text("pool"), show));
   return kOk;

@@ -264,6 +264,29 @@ def test_slots_that_the_policies_ask_for_are_told_with_the_arithmetic(world, ste
     until(lambda: "shortage" not in world.member("vllm")["slot_need"], "it fits again")
 
 
+@pytest.mark.parametrize("verb", [["status"], ["status", "--json"], ["engines"], ["watch", "--once"]])
+def test_a_pool_that_nobody_names_is_no_empty_one(cli, steps, verb):
+    code, out, err = cli(*verb, "--pool", "rolout")
+    assert code == 1 and not out and "UNKNOWN_POOL" in err and "rolout, only rollout; did you mean rollout?" in err, (out, err)
+    assert cli(*verb, "--pool", "rollout")[0] == 0
+
+
+def test_the_status_of_an_adapter_that_nobody_has_is_refused(cli, steps):
+    for words in ["status"], ["status", "--json"]:
+        code, out, err = cli(*words, "--adapter", ADAPTER + "s")
+        assert code == 1 and not out and "UNKNOWN_ADAPTER" in err and ADAPTER in err, (out, err)
+
+
+def test_whoever_watches_a_pool_that_may_come_is_told_so(words):
+    watch = subprocess.Popen(words("watch", "--pool", "tomorrow"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        said = watch.stderr.readline()
+        assert "no engine and no policy names a pool tomorrow, only rollout" in said, said
+    finally:
+        watch.terminate()
+        watch.wait(DEADLINE_S)
+
+
 def test_where_several_pools_may_be_meant_none_is_guessed(world, cli, make_adapter):
     """The last of this module: its second adapter takes slots."""
     assert cli("create", "twins", "--set", "pools=canary,rollout")[0] == 0
