@@ -277,6 +277,12 @@ def test_the_status_of_an_adapter_that_nobody_has_is_refused(cli, steps):
         assert code == 1 and not out and "UNKNOWN_ADAPTER" in err and ADAPTER in err, (out, err)
 
 
+def test_a_pin_in_a_pool_that_the_policy_does_not_name_is_refused(cli, steps):
+    code, _, err = cli("rollback", ADAPTER, "1", "--pool", "rolout")
+    assert code == 1 and "UNKNOWN_POOL" in err and f"the policy of {ADAPTER} names no pool rolout, only rollout" in err, err
+    assert "--set pools=" in err, err
+
+
 def test_whoever_watches_a_pool_that_may_come_is_told_so(words):
     watch = subprocess.Popen(words("watch", "--pool", "tomorrow"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/did_you_mean.h"
+#include "lib/base/error.h"
 #include "services/sync_orchestrator/machine/a_few.h"
 #include "services/sync_orchestrator/machine/keys.h"
 #include "services/sync_orchestrator/machine/verdicts.h"
@@ -193,18 +194,20 @@ const VersionInfo* NewestOf(const Core& core, const AdapterName& adapter) {
   return it->first.adapter == adapter && it->first.run == info->current_run ? &it->second : nullptr;
 }
 
-std::string WhyNoPool(const Core& core, const PoolId& id) {
+absl::Status NoPool(const Core& core, const PoolId& id) {
   const AdapterInfo* info = core.FindAdapter(id.adapter);
   if (info == nullptr) {
     std::vector<std::string> adapters;
     for (const auto& [name, known] : core.adapters) adapters.push_back(name.value);
-    return absl::StrCat("there is no adapter ", id.adapter.value,
-                        DidYouMean(id.adapter.value, adapters));
+    return Error(absl::StatusCode::kNotFound, "UNKNOWN_ADAPTER",
+                 absl::StrCat("there is no adapter ", id.adapter.value,
+                              DidYouMean(id.adapter.value, adapters)));
   }
   std::vector<std::string> pools;
   for (const auto& [name, source] : info->policy.pools) pools.push_back(name.value);
-  return absl::StrCat("the policy of ", id.adapter.value, " names no pool ", id.pool.value,
-                      ", only ", AFew(pools));
+  return Error(absl::StatusCode::kNotFound, "UNKNOWN_POOL",
+               absl::StrCat("the policy of ", id.adapter.value, " names no pool ", id.pool.value,
+                            ", only ", AFew(pools)));
 }
 
 }  // namespace lorry::sync

@@ -2,8 +2,7 @@
 // which pool.
 #pragma once
 
-#include <string>
-
+#include "absl/status/status.h"
 #include "services/sync_orchestrator/machine/state.h"
 
 namespace lorry::sync {
@@ -19,8 +18,8 @@ void HandleHoldsAcked(Core& core, const HoldsAcked& event);
 // Makes the pools that policies name, and queues what was stored since.
 void AdvanceCatalogue(Core& core);
 
-// For people: why the adapter has no such pool, and what there is.
-std::string WhyNoPool(const Core& core, const PoolId& id);
+// NOT_FOUND UNKNOWN_ADAPTER or UNKNOWN_POOL: why the adapter has no such pool, and what there is.
+absl::Status NoPool(const Core& core, const PoolId& id);
 
 // The newest stored version of the adapter's current run; null when there is none.
 const VersionInfo* NewestOf(const Core& core, const AdapterName& adapter);

@@ -27,8 +27,7 @@ absl::StatusOr<const VersionInfo*> Select(const Core& core, const Selector& sele
                                           const PoolName& pool) {
   const AdapterInfo* info = core.FindAdapter(selector.adapter);
   if (info == nullptr || !info->policy.pools.contains(pool)) {
-    return Error(absl::StatusCode::kNotFound, "UNKNOWN_ADAPTER",
-                 WhyNoPool(core, {selector.adapter, pool}));
+    return NoPool(core, {selector.adapter, pool});
   }
   const VersionInfo* version = nullptr;
   switch (selector.kind) {

@@ -17,8 +17,7 @@ absl::Status CheckOverride(const Core& core, const OverrideSet& event) {
                  "the store was not read yet; retry");
   }
   if (core.FindPolicy({event.adapter, event.pool}) == nullptr) {
-    return Error(absl::StatusCode::kNotFound, "UNKNOWN_ADAPTER",
-                 WhyNoPool(core, {event.adapter, event.pool}));
+    return NoPool(core, {event.adapter, event.pool});
   }
   if (!event.version.has_value()) return absl::OkStatus();
   if (event.version->adapter != event.adapter || core.FindVersion(*event.version) == nullptr) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/error.h"
 #include "lib/base/first_after.h"
 #include "lib/fleet/quiesce.h"
 #include "services/sync_orchestrator/machine/catalogue.h"
@@ -274,8 +275,10 @@ WatchEvent ViewOf(const Core& core, const VersionKey& version, const PoolName& p
     return waits;
   }
   // A pool that was taken from the policy keeps its record, and comes to no other version.
-  if (core.store_known && core.FindPolicy(id) == nullptr)
-    return Unknown("UNKNOWN_ADAPTER", WhyNoPool(core, id));
+  if (core.store_known && core.FindPolicy(id) == nullptr) {
+    const absl::Status why = NoPool(core, id);
+    return Unknown(ReasonOf(why), std::string(why.message()));
+  }
   const auto it = core.pools.find(id);
   if (it == core.pools.end()) return WatchEvent{};
   const Pool& pool = it->second;

@@ -138,7 +138,7 @@ TEST(Leases, OfWhatIsNotThereAreRefused) {
     return ReasonOf(fleet.replies_.back().status);
   };
   EXPECT_EQ(why(kLatest, kRollout), "UNKNOWN_VERSION");
-  EXPECT_EQ(why(kLatest, PoolName("nowhere")), "UNKNOWN_ADAPTER");
+  EXPECT_EQ(why(kLatest, PoolName("nowhere")), "UNKNOWN_POOL");
   EXPECT_EQ(fleet.replies_.back().status.message(),
             "the policy of math names no pool nowhere, only rollout");
   EXPECT_EQ(why({AdapterName("mth"), Selector::Kind::kLatest, {}, {}, {}}, kRollout),

@@ -188,7 +188,7 @@ TEST(Watch, EndsWhenItsPoolIsTakenFromThePolicy) {
   policy.pools = {{PoolName("eval"), {}}};
   fleet.Policy(policy);
   EXPECT_TRUE(fleet.told_.back().final);
-  EXPECT_EQ(fleet.told_.back().reason, "UNKNOWN_ADAPTER");
+  EXPECT_EQ(fleet.told_.back().reason, "UNKNOWN_POOL");
   EXPECT_EQ(fleet.told_.back().detail, "the policy of math names no pool rollout, only eval");
 }
 
