@@ -42,8 +42,9 @@ class OpenFile {
  public:
   static absl::StatusOr<OpenFile> Open(const std::string& path) {
     OpenFile file(path);
+    if (file.fd_.get() < 0) return Unreadable(path, errno);
     const std::optional<FileState> state = FileStateOf(file.fd_.get());
-    if (!state.has_value()) return Unreadable(path, errno);
+    if (!state.has_value()) return Invalid(absl::StrCat(path, " is no file"));
     file.state_ = *state;
     return file;
   }
