@@ -142,9 +142,7 @@ struct Client::Stubs {
         sync_name(absl::StrCat("the sync-orchestrator at ", o.orchestrator)) {}
 
   absl::Status NoOrchestrator() const { return NotNamed("sync-orchestrator"); }
-  std::unique_ptr<SyncStub> Sync() const {
-    return lorry::sync::v1::SyncService::NewStub(sync->Get());
-  }
+  auto Sync() const { return lorry::sync::v1::SyncService::NewStub(sync->Get()); }
   template <typename Request, typename Response>
   absl::StatusOr<Response> OfStore(grpc::Status (StoreStub::*method)(grpc::ClientContext*,
                                                                      const Request&, Response*),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,6 +16,7 @@ from lorry.errors import LorryError, SyncFailed
 from lorry.sync.v1 import sync_pb2
 
 UNKNOWN = sync_pb2.WatchSyncResponse(state=sync_pb2.SYNC_STATE_FAILED, reason="UNKNOWN_VERSION", detail="it is not stored")
+WAITS = sync_pb2.WatchSyncResponse(state=sync_pb2.SYNC_STATE_WAITING, reason="TOO_FEW_ENGINES", detail="none is ready")
 ACTIVE = sync_pb2.WatchSyncResponse(state=sync_pb2.SYNC_STATE_ACTIVE, epoch=7, active=2, members=2)
 
 
@@ -63,3 +65,43 @@ def test_a_wait_after_the_end_of_its_run_says_so() -> None:
     with pytest.raises(LorryError, match=r"^policy r1\.7 is stored; its run is closed: wait inside the with block"):
         made.wait("serving", 30)
     assert made.wait("stored") is not None
+
+
+def test_what_a_wait_is_for_is_said_while_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine without LoRA, or one that is away, ends no watch: whoever waits would see nothing, for ever."""
+    words: list[str] = []
+    said = threading.Event()
+
+    def warning(text: str, *parts: object) -> None:
+        words.append(text % parts)
+        said.set()
+
+    def watch(*_: Any, **__: Any) -> Iterator[sync_pb2.WatchSyncResponse]:
+        yield WAITS
+        assert said.wait(30)
+        yield ACTIVE
+
+    class Watch:
+        def __init__(self) -> None:
+            self._said = watch()
+
+        def __iter__(self) -> Iterator[sync_pb2.WatchSyncResponse]:
+            return self._said
+
+        def cancel(self) -> None:
+            pass
+
+    monkeypatch.setattr(handle, "WAIT_SAID_AFTER_S", 0.01)
+    monkeypatch.setattr(handle, "_log", SimpleNamespace(warning=warning))
+    made = stored(ACTIVE)
+    made._connection = cast(Connection, SimpleNamespace(sync=SimpleNamespace(WatchSync=lambda *_, **__: Watch()), metadata=lambda: []))
+    assert made.wait("serving", 30).epoch == 7
+    (word,) = words
+    assert word.startswith("policy r1.1 is stored, and not serving yet: ")
+
+
+def test_a_long_reason_is_cut_between_words_and_says_so() -> None:
+    words = str(handle.Status("WAITING", "ENGINE_LORA_DISABLED", "start SGLang with --enable-lora, " * 10)).split()
+    assert words.pop() == "…"
+    assert words[-1] in ("start", "SGLang", "with", "--enable-lora,")
+    assert str(handle.Status("WAITING", "NO_SLOT", "needs 3 slots")).endswith("needs 3 slots")

@@ -27,6 +27,11 @@ def test_what_no_service_would_take_is_refused_here(prompts, logprobs):
         Reference(prompts, logprobs)
 
 
+def test_prompts_that_are_text_are_told_from_tokens():
+    with pytest.raises(lorry.Refused, match="REFERENCE_INVALID.*give its token ids"):
+        Reference(["Hello"], [[-1.0]])
+
+
 def tiny_peft_model():
     torch = pytest.importorskip("torch")
     peft = pytest.importorskip("peft")

@@ -447,6 +447,19 @@ def test_a_run_that_is_closed_publishes_nothing() -> None:
     assert store.committed == [5]
 
 
+@pytest.mark.parametrize("version", ["13", -1, 1.0, None, 2**64])
+def test_what_is_no_version_is_refused_where_it_is_given(version: Any) -> None:
+    with run_on(ForgetfulStore(corrupt=0)) as run, pytest.raises(errors.Refused, match=r"version= is a whole number from 0 on, and .* is none"):
+        run.publish(STATE, version=version, config=CONFIG)
+
+
+def test_a_trainer_may_count_in_numbers_of_its_own() -> None:
+    store = ForgetfulStore(corrupt=0)
+    with run_on(store) as run:
+        run.publish(STATE, version=torch.tensor(5), config=CONFIG)
+    assert store.committed == [5]
+
+
 def test_a_version_for_a_checkpoint_is_kept_and_others_are_not() -> None:
     store = ForgetfulStore(corrupt=0)
     run = run_on(store)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import textwrap
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +18,7 @@ from lorry.connection import PUBLISH_BUDGET_S, Connection, may_pass
 from lorry.store.v1 import store_pb2
 from lorry.sync.v1 import fleet_pb2, sync_pb2
 
+_log = logging.getLogger("lorry")
 T = TypeVar("T")
 
 # What fits on a terminal's line or two; `status` has all of it.
@@ -24,6 +27,8 @@ MEMBERS_SHOWN_MAX = 4
 # The orchestrator hears of a version from the store a moment after this process did; one that stood still, or has lost its
 # way to the store, later. One that follows another store never does, and this is when its publisher is told.
 HEARD_WITHIN_S = 30.0
+# Whoever waits for engines is told what for after this long: most versions are served within a second or two.
+WAIT_SAID_AFTER_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,8 @@ class Status:
 
     def __str__(self) -> str:
         """One short line, such as ``WAITING, NO_SLOT: needs 3 slots (a: FETCHING, b: LOADED)``."""
-        why = ": ".join(part for part in (self.reason, self.detail[:DETAIL_CHARACTERS_MAX]) if part)
+        detail = textwrap.shorten(self.detail, DETAIL_CHARACTERS_MAX, placeholder=" …")
+        why = ": ".join(part for part in (self.reason, detail) if part)
         members = ", ".join(f"{name}: {word}" for name, word in list(self.members.items())[:MEMBERS_SHOWN_MAX])
         return self.state + (f", {why}" if why else "") + (f" ({members})" if members else "")
 
@@ -154,7 +160,19 @@ class PublishHandle:
 
     # --- The orchestrator's side ---
 
+    def _say_what_is_waited_for(self) -> None:
+        _log.warning("%s is stored, and not serving yet: %s", self, self.status)
+
     def _wait_serving(self, give_up_at: float | None) -> Serving:
+        said = threading.Timer(WAIT_SAID_AFTER_S, self._say_what_is_waited_for)  # the watch is silent while nothing changes
+        said.daemon = True
+        said.start()
+        try:
+            return self._await_serving(give_up_at)
+        finally:
+            said.cancel()
+
+    def _await_serving(self, give_up_at: float | None) -> Serving:
         pause_s = 0.05
         while True:
             self._check_cancelled()

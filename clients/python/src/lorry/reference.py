@@ -103,6 +103,8 @@ def _check_prompts(prompts: Sequence[Sequence[int]]) -> None:
     if not 1 <= len(prompts) <= PROMPTS_MAX:
         raise _invalid(f"it has {len(prompts)} prompts, and 1 to {PROMPTS_MAX} may be")
     for prompt in prompts:
+        if isinstance(prompt, (str, bytes)):
+            raise _invalid(f"a prompt is text, {prompt[:20]!r}; give its token ids: tokenizer(text).input_ids")
         if not 2 <= len(prompt) <= TOKENS_MAX:
             raise _invalid(f"a prompt has {len(prompt)} tokens, and 2 to {TOKENS_MAX} may be")
         if not all(0 <= int(token) < 2**31 for token in prompt):

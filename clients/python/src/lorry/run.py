@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import random
 import sys
@@ -39,6 +40,7 @@ COMMITS_PER_S_MAX = 256
 TICKETS_MAX = 100
 # Bytes that changed on their way or in the store's memory are sent again; what changes every time is no accident.
 CORRUPT_MAX = 3
+_NUMBERS = range(1 << 64)
 _STATE_KEYS = {"adapter", "run", "version"}
 
 
@@ -201,6 +203,7 @@ class Run:
         if self._is_closed:
             raise errors.LorryError(f"run {self.number} of {self.adapter} is closed; publish inside the with block, or open a new run", "",
                                     "FAILED_PRECONDITION")
+        version = _number(version)
         this = self._tries.begin(version)  # also what is refused below: the other ranks count this call, too
         self._on_the_way.make_room()
         tensors, fields = state.collect(source, config)
@@ -424,3 +427,14 @@ class Run:
         if error is not None and not (isinstance(error, SystemExit) and not error.code):
             self._on_the_way.cancel()
         self.close()
+
+
+def _number(version: Any) -> int:
+    """Of a version, whatever kind of whole number the trainer counts in."""
+    try:
+        number = operator.index(version)
+    except TypeError:
+        number = -1
+    if number not in _NUMBERS:
+        raise errors.Refused(f"version= is a whole number from 0 on, and {version!r} is none", "VERSION_INVALID", "INVALID_ARGUMENT")
+    return number
