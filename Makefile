@@ -28,7 +28,7 @@ demo: ## two real engines, a real training loop, version after version (KEEP=1 l
 
 test: ## build, then every test: C++, Python, simulation, fuzzers, engines, lint, charts
 	tools/setup packages
-	-@tools/setup cuda  # without, all but clients/gpu/cuda_device.cu is built and tested
+	-@tools/setup cuda  # without, all of clients/gpu but what calls the driver is built and tested
 	$(call compile_beside,tools venvs)
 	$(MAKE) --no-print-directory compile PRESET=fuzz TARGETS=fuzzers
 	ctest --test-dir $(BUILD) -j3 --output-on-failure --no-tests=error $(if $(TESTS),-R '$(TESTS)') || { tools/failures $(BUILD); exit 1; }

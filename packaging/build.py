@@ -55,7 +55,7 @@ def programs(out: pathlib.Path, bin_dir: pathlib.Path) -> pathlib.Path:
         if (bin_dir / GPU).exists():
             bundle.place_alone(bin_dir / GPU, tree / "lib")
         else:
-            print(f"without {GPU}: {bin_dir} has none, as no compiler for CUDA was found (tools/setup cuda). Trainers will copy "
+            print(f"without {GPU}: {bin_dir} has none, as no compiler for CUDA 13 was found (tools/setup cuda). Trainers will copy "
                   "adapters from a GPU tensor by tensor.", file=sys.stderr)
         tag = f"py3-none-{bundle.platform_tag(tree)}"
         (tree / "__init__.py").write_bytes((HERE / PACKAGE / "__init__.py").read_bytes())

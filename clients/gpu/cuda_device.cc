@@ -119,7 +119,8 @@ Outcome CudaDevice::Open(int ordinal) {
   LORRY_CUDA(cuDevicePrimaryCtxRetain(&context_, device_), "no context");
   const Current current(driver_, context_);
   CUmodule module = nullptr;  // stays in the context, as what runs may be of it
-  LORRY_CUDA(cuModuleLoadData(&module, lorry_kernels), "the kernels do not suit this GPU");
+  LORRY_CUDA(cuModuleLoadData(&module, lorry_kernels),
+             "the kernels do not suit this driver or GPU (580 or newer, of 2018 or later)");
   LORRY_CUDA(cuModuleGetFunction(&pack_, module, "lorry_pack"), "no kernel");
   LORRY_CUDA(cuModuleGetFunction(&finish_, module, "lorry_finish"), "no kernel");
   for (CUstream* stream : {&uploading_, &packing_, &copying_})
@@ -177,10 +178,10 @@ Outcome CudaDevice::Pack(const Plan& plan, void* stream, Packed& packed) {
 
 Outcome CudaDevice::Take(uint64_t bytes, CUdeviceptr& memory) {
   bytes = std::max<uint64_t>(bytes, 1);  // an image of nothing is packed, too
-  if (bytes + kPieceBytes > kept_) {
-    kept_ = bytes + kPieceBytes;
-    LORRY_CUDA(cuMemPoolSetAttribute(pool_, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &kept_),
+  if (cuuint64_t keep = bytes + kPieceBytes; keep > kept_) {
+    LORRY_CUDA(cuMemPoolSetAttribute(pool_, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep),
                "no memory pool");
+    kept_ = keep;
   }
   LORRY_CUDA(cuMemAllocFromPoolAsync(&memory, bytes, pool_, uploading_), "no device memory");
   return {};

@@ -1,4 +1,4 @@
-// The seam to a GPU: everything that the packer asks of one. Implementations: cuda_device.cu, and
+// The seam to a GPU: everything that the packer asks of one. Implementations: cuda_device.cc, and
 // tests/unit/gpu/cpu_device.h, which runs the same kernels on the CPU. Calls queue work and return;
 // Wait alone blocks. One thread at a time packs, and one at a time does the rest.
 #pragma once

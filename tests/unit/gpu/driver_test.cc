@@ -138,6 +138,18 @@ TEST_F(DriverTest, RefusesAStreamThatIsCaptured) {
   EXPECT_EQ(Packed(*device, Small()).error, "");
 }
 
+TEST_F(DriverTest, AFailureIsOfOnePublish) {
+  const Adapter adapter = Small();
+  const auto device = Open();
+  for (int at = 0; at < 12; ++at) {
+    fake_driver::FailAfter(at);
+    (void)Packed(*device, adapter);
+    fake_driver::FailAfter(-1);
+    EXPECT_EQ(Packed(*device, adapter).error, "") << at;
+    fake_driver::Finish(fake_driver::TrainersStream());
+  }
+}
+
 TEST_F(DriverTest, SaysThatThereIsNoSuchGpu) {
   std::unique_ptr<Device> device;
   EXPECT_EQ(OpenDevice(3, device).error.substr(0, 14), "no such device");
@@ -148,6 +160,7 @@ TEST_F(DriverTest, WhicheverCallFailsIsToldAndNothingIsLeft) {
   const Adapter adapter = Small();
   int told = 0;
   for (bool failed = true; failed; ++told) {
+    ASSERT_LT(told, 200) << "it fails whatever the driver does";
     fake_driver::FailAfter(told);
     {
       std::unique_ptr<Device> device;

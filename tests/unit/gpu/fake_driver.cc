@@ -29,6 +29,8 @@ struct CUevent_st {
 struct CUmemPoolHandle_st {
   std::vector<std::unique_ptr<unsigned char[]>>
       memory;  // kept, so that who uses it late reads rubbish
+  cuuint64_t kept = 0;
+  size_t largest = 0;
 };
 struct CUctx_st {};
 struct CUmod_st {
@@ -252,16 +254,19 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuMemPoolSetAttribute(CUmemoryPool, CUmemPool_attribute name, void* value) {
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute name, void* value) {
   LORRY_BEGIN(Begin());
-  const bool right =
-      name == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD && *static_cast<cuuint64_t*>(value) == UINT64_MAX;
-  return right ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  if (name != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) return CUDA_ERROR_INVALID_VALUE;
+  pool->kept = *static_cast<cuuint64_t*>(value);
+  return CUDA_SUCCESS;
 }
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr* memory, size_t bytes, CUmemoryPool pool, CUstream) {
   LORRY_BEGIN(BeginUnsafe());
-  if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  // What one image took is kept, and not what all of them did.
+  pool->largest = std::max(pool->largest, bytes);
+  const bool keeps_one = pool->kept >= pool->largest && pool->kept - pool->largest <= 64 << 20;
+  if (bytes == 0 || !keeps_one) return CUDA_ERROR_INVALID_VALUE;
   auto& taken = pool->memory.emplace_back(new unsigned char[bytes + 512]);
   std::memset(taken.get(), 0xa5, bytes + 512);
   const auto aligned = (reinterpret_cast<CUdeviceptr>(taken.get()) + 511) / 512 * 512;
