@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "clients/cpp/call.h"
 #include "lib/base/clock.h"
 #include "lib/base/error.h"
 #include "lib/fleet/held.h"
@@ -45,36 +46,6 @@ using StoreStub = store::v1::StoreService::Stub;
 using SyncStub = lorry::sync::v1::SyncService::Stub;
 using ProxyStub = engine::v1::ProxyService::Stub;
 
-// One unary call with a deadline. `who` names the other side where it does not answer.
-template <typename Stub, typename Request, typename Response>
-absl::StatusOr<Response> Call(Stub& stub,
-                              grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
-                                                           Response*),
-                              const Request& request, int64_t timeout_ms, const std::string& who,
-                              grpc::ClientContext& context) {
-  rpc::SetDeadlineIn(context, timeout_ms);
-  Response response;
-  const absl::Status status = rpc::FromGrpc((stub.*method)(&context, request, &response));
-  if (status.ok()) return response;
-  if (!ReasonOf(status).empty()) return status;
-  if (absl::IsUnavailable(status)) return Annotate(status, absl::StrCat(who, " does not answer"));
-  // Nobody was there all the while, or nobody who speaks: to the caller it is the same.
-  if (absl::IsDeadlineExceeded(status)) {
-    return absl::UnavailableError(absl::StrCat(who, " did not answer within ", timeout_ms,
-                                               " ms: ", std::string(status.message())));
-  }
-  return Annotate(status, who);
-}
-
-template <typename Stub, typename Request, typename Response>
-absl::StatusOr<Response> Call(
-    Stub& stub, grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
-    const Request& request, int64_t timeout_ms, const std::string& who, bool wait = false) {
-  grpc::ClientContext context;
-  context.set_wait_for_ready(wait);
-  return Call(stub, method, request, timeout_ms, who, context);
-}
-
 std::string NameOf(const lorry::sync::v1::MemberStatus& member) {
   return absl::StrCat("the engine-proxy at ", member.admin_address());
 }
@@ -104,6 +75,7 @@ std::vector<absl::StatusOr<Response>> AskMembers(
     }
     LORRY_ASSIGN_OR_RETURN(const auto channel, rpc::MakeChannel(channel_to(member)));
     const auto stub = engine::v1::ProxyService::NewStub(channel);
+    rpc::SetDeadlineIn(calls[i], left_ms);
     return Call(*stub, method, request, left_ms, NameOf(member), calls[i]);
   };
   std::atomic<size_t> next = 0;
@@ -148,15 +120,34 @@ struct Client::Stubs {
                                                                      const Request&, Response*),
                                    const Request& request) const {
     if (store == nullptr) return NotNamed("adapter-store");
-    const auto stub = store::v1::StoreService::NewStub(store->Get());
-    return Call(*stub, method, request, timeout_ms, store_name, wait);
+    const Tick ends_at = SteadyClock().Now() + timeout_ms;
+    const auto stub = store::v1::StoreService::NewStub(Reach(*store));
+    return Ask(*stub, method, request, ends_at, store_name);
   }
   template <typename Request, typename Response>
   absl::StatusOr<Response> OfSync(grpc::Status (SyncStub::*method)(grpc::ClientContext*,
                                                                    const Request&, Response*),
                                   const Request& request) const {
     if (sync == nullptr) return NoOrchestrator();
-    return Call(*Sync(), method, request, timeout_ms, sync_name, wait);
+    const Tick ends_at = SteadyClock().Now() + timeout_ms;
+    const auto stub = lorry::sync::v1::SyncService::NewStub(Reach(*sync));
+    return Ask(*stub, method, request, ends_at, sync_name);
+  }
+
+  // Where calls wait, once somebody is there: one that waits stays with its channel, which asks for
+  // a name again and again, but more and more rarely.
+  std::shared_ptr<grpc::Channel> Reach(rpc::FreshChannel& service) const {
+    return wait ? service.Await(std::chrono::milliseconds(timeout_ms)) : service.Get();
+  }
+  template <typename Stub, typename Method, typename Request>
+  auto Ask(Stub& stub, Method method, const Request& request, Tick ends_at,
+           const std::string& who) const {
+    const int64_t left_ms = ends_at - SteadyClock().Now();
+    grpc::ClientContext context;
+    context.set_wait_for_ready(wait && left_ms > 0);
+    // Nobody came; a last try says why.
+    rpc::SetDeadlineIn(context, left_ms > 0 ? left_ms : kRedialMs);
+    return Call(stub, method, request, timeout_ms, who, context);
   }
 
   // Until something changes about the connection, at most kRedialMs.

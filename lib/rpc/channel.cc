@@ -48,8 +48,9 @@ class ShownToken {
  public:
   // `file` holds `token`, or is empty.
   ShownToken(const std::string& token, std::string file)
-      : file_(std::move(file)), header_(absl::StrCat("Bearer ", token)) {}
+      : file_(std::move(file)), header_(token.empty() ? "" : absl::StrCat("Bearer ", token)) {}
 
+  // Empty while a file that is being replaced has not held any yet.
   std::string Header() LORRY_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     const Tick now = SteadyClock().Now();
@@ -85,7 +86,8 @@ class TokenInterceptor final : public grpc::experimental::Interceptor {
   explicit TokenInterceptor(std::string header) : header_(std::move(header)) {}
   void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
     using grpc::experimental::InterceptionHookPoints;
-    if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::PRE_SEND_INITIAL_METADATA)) {
+    if (!header_.empty() &&
+        methods->QueryInterceptionHookPoint(InterceptionHookPoints::PRE_SEND_INITIAL_METADATA)) {
       methods->GetSendInitialMetadata()->emplace("authorization", header_);
     }
     methods->Proceed();
@@ -235,7 +237,8 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const ChannelOptions&
   LORRY_ASSIGN_OR_RETURN(const auto credentials, MakeCredentials(options.tls));
   LORRY_ASSIGN_OR_RETURN(const std::string token, TokenToShow(options.token, options.token_file));
   std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> interceptors;
-  if (!token.empty()) {
+  // Also for a file that is empty for a moment, as it is replaced while this channel is made.
+  if (!token.empty() || !options.token_file.empty()) {
     interceptors.push_back(std::make_unique<TokenInterceptorFactory>(
         token, options.token.empty() ? options.token_file : ""));
   }

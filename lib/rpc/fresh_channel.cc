@@ -1,5 +1,6 @@
 #include "lib/rpc/fresh_channel.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "lib/base/error.h"
@@ -22,6 +23,16 @@ FreshChannel::FreshChannel(std::shared_ptr<grpc::Channel> first, Make another, c
       clock_(clock),
       channel_(std::move(first)),
       made_at_(clock.Now()) {}
+
+std::shared_ptr<grpc::Channel> FreshChannel::Await(std::chrono::milliseconds limit) {
+  const auto until = std::chrono::system_clock::now() + limit;
+  while (true) {
+    const auto look =
+        std::min(until, std::chrono::system_clock::now() + std::chrono::milliseconds(kLifeMs));
+    std::shared_ptr<grpc::Channel> channel = Get();
+    if (channel->WaitForConnected(look) || look == until) return channel;
+  }
+}
 
 std::shared_ptr<grpc::Channel> FreshChannel::Get() {
   MutexLock lock(mutex_);

@@ -5,6 +5,7 @@
 // is unknown while its pod moves. Thread-safe.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 
@@ -28,6 +29,8 @@ class FreshChannel {
 
   // To be asked for each call. Never nullptr.
   std::shared_ptr<grpc::Channel> Get() LORRY_EXCLUDES(mutex_);
+  // The first that is connected, or the last of those that were not within `limit`.
+  std::shared_ptr<grpc::Channel> Await(std::chrono::milliseconds limit);
 
  private:
   static const Clock& TheClock();

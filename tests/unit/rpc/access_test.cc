@@ -233,6 +233,19 @@ TEST(Dial, AnotherTokenInTheFileIsShown) {
   WaitUntil([&] { return Say(*stub, "hello").ok() && name == "alice"; });
 }
 
+// As it is while it is replaced, at the moment in which a channel is made anew.
+TEST(Dial, ATokenThatComesIntoAnEmptyFileIsShown) {
+  const File tokens(kTokens);
+  EchoServer server({}, {}, tokens.path());
+  std::string name;
+  NoteCaller(server, name);
+  const File shown("");
+  const auto stub = server.Stub({.token_file = shown.path()});
+  ASSERT_FALSE(Say(*stub, "hello").ok());
+  std::ofstream(shown.path()) << "publisher-token-0001\n";
+  WaitUntil([&] { return Say(*stub, "hello").ok() && name == "trainer"; });
+}
+
 TEST(Listen, ElsewhereThanLoopbackNeedsCredentialsOrAWord) {
   auto access = *Access::Open("", false);
   Gate gate(*access);

@@ -37,6 +37,7 @@ TEST(Channel, ANameThatIsUnknownForLongIsAskedForAgainAsOftenAsTheServiceIsCalle
   const auto say = [&] { return Say(*echo::EchoService::NewStub(channel.Get()), "hello"); };
 
   LoseName("moves.test");
+  EXPECT_NE(channel.Await(std::chrono::milliseconds(1)), nullptr) << "nobody waits for longer";
   constexpr int kCalls = 20;  // by itself gRPC would ask for the last of them after two minutes
   for (int calls = 1; calls <= kCalls; ++calls) {
     ASSERT_TRUE(absl::IsUnavailable(say()));
@@ -45,7 +46,7 @@ TEST(Channel, ANameThatIsUnknownForLongIsAskedForAgainAsOftenAsTheServiceIsCalle
   }
   SetName("moves.test", {"127.0.0.1"});
   EXPECT_EQ(say(), absl::OkStatus()) << "the first call after it is known";
-  const auto connected = channel.Get();
+  const auto connected = channel.Await(std::chrono::seconds(20));
   clock.Advance(FreshChannel::kLifeMs);
   EXPECT_EQ(channel.Get(), connected) << "one that works stays";
 }
