@@ -10,6 +10,9 @@ namespace lorry::store {
 namespace {
 
 constexpr char kAdapterBytes[] = "lorry_store_adapter_bytes";
+constexpr char kLost[] = "CONNECTION_LOST";
+constexpr const char* kTransferErrors[] = {kLost,        "RANGE_CORRUPT",  "RANGE_CONFLICT",
+                                           "BAD_TICKET", "TICKET_EXPIRED", "TOO_MANY_SESSIONS"};
 constexpr size_t kAdaptersRead = 1'000;  // at once, of the catalogue
 
 absl::StatusOr<std::vector<Adapter>> AllAdapters(Catalog& catalog) {
@@ -66,13 +69,15 @@ void StoreMetrics::UploadEnded(std::string_view result, std::string_view reason)
       .Add();
 }
 
+metrics::Counter StoreMetrics::TransferErrors(std::string_view transport, std::string_view reason) {
+  return registry_.AddCounter(
+      "lorry_transfer_errors_total", "Transfers that failed; a peer that left is none",
+      {{"transport", std::string(transport)}, {"reason", std::string(reason)}});
+}
+
 void StoreMetrics::TransferFailed(const transfer::FailedSession& failed) {
   const std::string reason = ReasonOf(failed.why);
-  registry_
-      .AddCounter("lorry_transfer_errors_total", "Transfers that failed; a peer that left is none",
-                  {{"transport", std::string(failed.transport)},
-                   {"reason", reason.empty() ? "CONNECTION_LOST" : reason}})
-      .Add();
+  TransferErrors(failed.transport, reason.empty() ? kLost : reason).Add();
 }
 
 void StoreMetrics::Refresh(const std::string& data_dir) {
@@ -120,6 +125,8 @@ void StoreMetrics::Refresh(const std::string& transport, const transfer::Transpo
                     {{"transport", transport}, {"direction", direction}})
         .Add(static_cast<double>(now - before));
   };
+  // Prometheus counts no failure that a series begins with.
+  for (const std::string_view reason : kTransferErrors) (void)TransferErrors(transport, reason);
   bytes("in", stats.bytes_received, last.bytes_received);
   bytes("out", stats.bytes_sent, last.bytes_sent);
 }

@@ -29,6 +29,7 @@ class StoreMetrics {
       LORRY_EXCLUDES(mutex_);
 
  private:
+  metrics::Counter TransferErrors(std::string_view transport, std::string_view reason);
   // A gauge that stands for an adapter, or for all that are beyond the cap.
   struct Share {
     std::string label;

@@ -45,6 +45,21 @@ TEST_F(StoreMetricsTest, SaysWhatEachAdapterTakes) {
   EXPECT_THAT(Scrape(), AllOf(HasSubstr(Said("policy", 2000)), Not(HasSubstr("critic"))));
 }
 
+// What a series begins with, Prometheus takes for no increase.
+TEST_F(StoreMetricsTest, FailedTransfersAreCountedFromNone) {
+  const auto said = [](int failed) {
+    return absl::StrCat("lorry_transfer_errors_total{reason=\"RANGE_CORRUPT\",transport=\"grpc\"} ",
+                        failed);
+  };
+  metrics_.Refresh("grpc", transfer::TransportStats());
+  EXPECT_THAT(registry_.Scrape(), HasSubstr(said(0)));
+  metrics_.TransferFailed({.transport = "grpc",
+                           .peer = "",
+                           .object = "",
+                           .why = Error(absl::StatusCode::kDataLoss, "RANGE_CORRUPT", "")});
+  EXPECT_THAT(registry_.Scrape(), HasSubstr(said(1)));
+}
+
 TEST_F(StoreMetricsTest, AddsUpThoseBeyondTheCap) {
   for (size_t i = 0; i < metrics::kAdaptersMax; ++i)
     ASSERT_THAT(catalog_->SetAdapter(AdapterName(absl::StrCat("a", i)), {}, std::nullopt), IsOk());
