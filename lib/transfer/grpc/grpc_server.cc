@@ -49,7 +49,9 @@ class Stream : public SweptStream, public std::enable_shared_from_this<Owner> {
     MutexLock lock(mutex_);
     const Tick allowed =
         admitted_ ? shared_.limits.idle_deadline_ms : shared_.limits.ticket_deadline_ms;
-    if (now - progressed_at_ >= allowed) {
+    if (now - progressed_at_ >= allowed && GivesWay()) {
+      FinishLocked(IdleFor(allowed));
+    } else if (now - progressed_at_ >= allowed) {
       FailLocked(IdleFor(allowed));
     } else {
       Retry();
@@ -132,6 +134,8 @@ class Stream : public SweptStream, public std::enable_shared_from_this<Owner> {
   void Progress() LORRY_REQUIRES(mutex_) { progressed_at_ = clock_.Now(); }
   virtual void SendStatus(const grpc::Status& status) = 0;
   virtual void Retry() LORRY_REQUIRES(mutex_) {}
+  // Whether it rests through no fault of its peer, so that its end is no failure.
+  virtual bool GivesWay() const LORRY_REQUIRES(mutex_) { return false; }
 
   Shared& shared_;
   grpc::CallbackServerContext& context_;  // gRPC's, valid until OnDone
@@ -199,6 +203,9 @@ class GetStream final : public grpc::ServerWriteReactor<pb::GetResponse>, public
 
  private:
   void SendStatus(const grpc::Status& status) override { Finish(status); }
+  bool GivesWay() const override LORRY_REQUIRES(mutex_) {
+    return waiting_ && source_.arrivals != nullptr && source_.arrivals->MayRest();
+  }
 
   // The next chunk. One that is still coming waits for the next sweep.
   void SendNext() LORRY_REQUIRES(mutex_) {
