@@ -79,6 +79,17 @@ class OpenFile {
   FileState state_;
 };
 
+// As much as its header has.
+absl::StatusOr<std::vector<std::byte>> ReadFront(const OpenFile& weights) {
+  std::vector<std::byte> front(std::min<uint64_t>(weights.bytes(), sizeof(uint64_t)));
+  LORRY_RETURN_IF_ERROR(weights.ReadInto(front));
+  LORRY_ASSIGN_OR_RETURN(const uint64_t needed, peft::HeaderBytes(front, weights.bytes()));
+  const size_t read = front.size();
+  front.resize(std::clamp<uint64_t>(needed, read, weights.bytes()));
+  LORRY_RETURN_IF_ERROR(weights.ReadInto(std::span(front).subspan(read)));
+  return front;
+}
+
 absl::StatusOr<std::optional<peft::BaseModel>> ReadBaseModel(const std::string& path) {
   if (path.empty()) return std::optional<peft::BaseModel>();
   LORRY_ASSIGN_OR_RETURN(const std::string text, ReadText(path));
@@ -129,17 +140,21 @@ absl::StatusOr<AdapterImage> ReadPeftDirectory(const std::string& directory,
   LORRY_ASSIGN_OR_RETURN(const OpenFile weights, OpenFile::Open(directory + "/" + kImageFile));
   std::string text(std::min<uint64_t>(config.bytes(), peft::kConfigBytesMax + 1), '\0');
   LORRY_RETURN_IF_ERROR(config.ReadInto(std::as_writable_bytes(std::span(text))));
+  LORRY_ASSIGN_OR_RETURN(const std::vector<std::byte> front, ReadFront(weights));
+  // What the store would refuse is refused here, before the tensors are read, of which there may be
+  // any number.
+  LORRY_ASSIGN_OR_RETURN(
+      const peft::CanonicalImage planned,
+      peft::PlanCanonicalImage(front, weights.bytes(), text, base.has_value() ? &*base : nullptr,
+                               options.adapter_in_file));
   LORRY_ASSIGN_OR_RETURN(const std::unique_ptr<transfer::Arena> memory,
                          transfer::Arena::Create(std::max<uint64_t>(weights.bytes(), 1)));
   const std::span<std::byte> file = memory->bytes().first(weights.bytes());
-  LORRY_RETURN_IF_ERROR(weights.ReadInto(file));
+  std::ranges::copy(front, file.begin());
+  LORRY_RETURN_IF_ERROR(weights.ReadInto(file.subspan(front.size())));
   if (before_check) before_check();
   LORRY_RETURN_IF_ERROR(config.CheckUnchanged());
   LORRY_RETURN_IF_ERROR(weights.CheckUnchanged());
-  // What the store would refuse is refused here, at once.
-  LORRY_ASSIGN_OR_RETURN(const peft::CanonicalImage planned,
-                         peft::PlanCanonicalImage(file, text, base.has_value() ? &*base : nullptr,
-                                                  options.adapter_in_file));
   LORRY_ASSIGN_OR_RETURN(AdapterImage image, AdapterImage::Of(planned.layout, planned.config_json));
   peft::WriteCanonicalImage(planned, file, image.writable());
   return image;

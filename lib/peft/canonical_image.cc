@@ -14,9 +14,9 @@
 namespace lorry::peft {
 namespace {
 
-absl::StatusOr<ImageHeader> ReadHeader(std::span<const std::byte> file) {
-  LORRY_ASSIGN_OR_RETURN(const uint64_t needed, HeaderBytes(file, file.size()));
-  return ParseImageHeader(file.first(std::min<uint64_t>(needed, file.size())), file.size());
+absl::StatusOr<ImageHeader> ReadHeader(std::span<const std::byte> front, uint64_t image_bytes) {
+  LORRY_ASSIGN_OR_RETURN(const uint64_t needed, HeaderBytes(front, image_bytes));
+  return ParseImageHeader(front.first(std::min<uint64_t>(needed, front.size())), image_bytes);
 }
 
 constexpr char kConfigFile[] = "adapter_config.json";
@@ -77,7 +77,8 @@ std::vector<TensorSpec> SpecsOf(const NamePlan& plan, const ImageHeader& header)
 
 }  // namespace
 
-absl::StatusOr<CanonicalImage> PlanCanonicalImage(std::span<const std::byte> file,
+absl::StatusOr<CanonicalImage> PlanCanonicalImage(std::span<const std::byte> front,
+                                                  uint64_t image_bytes,
                                                   std::string_view config_json,
                                                   const BaseModel* base,
                                                   std::string_view adapter_in_file) {
@@ -86,7 +87,7 @@ absl::StatusOr<CanonicalImage> PlanCanonicalImage(std::span<const std::byte> fil
   // What makes it no plain LoRA is told before what is amiss with its tensors.
   LORRY_ASSIGN_OR_RETURN(const std::string plain, base != nullptr ? WithoutStacks(text) : text);
   LORRY_RETURN_IF_ERROR(ParseConfig(plain).status());
-  LORRY_ASSIGN_OR_RETURN(planned.source, ReadHeader(file));
+  LORRY_ASSIGN_OR_RETURN(planned.source, ReadHeader(front, image_bytes));
   LORRY_ASSIGN_OR_RETURN(planned.plan, PlanNames(SourcesOf(planned.source), base, adapter_in_file));
   LORRY_ASSIGN_OR_RETURN(planned.config_json, Settle(text, planned.plan));
   std::optional<Metadata> metadata;

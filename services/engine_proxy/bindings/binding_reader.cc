@@ -55,8 +55,9 @@ absl::StatusOr<ForeignAdapter> BindingReader::ReadForeign(const ReadBinding& rea
 
 absl::StatusOr<BindingReader::Image> BindingReader::MakeImage(const ForeignAdapter& foreign,
                                                               const peft::BaseModel* base) {
-  LORRY_ASSIGN_OR_RETURN(peft::CanonicalImage planned,
-                         peft::PlanCanonicalImage(foreign.image(), foreign.config_json, base));
+  LORRY_ASSIGN_OR_RETURN(
+      peft::CanonicalImage planned,
+      peft::PlanCanonicalImage(foreign.image(), foreign.image().size(), foreign.config_json, base));
   LORRY_ASSIGN_OR_RETURN(const std::string canonical, peft::CanonicalConfig(planned.config));
   Image image;
   LORRY_ASSIGN_OR_RETURN(image.file, shelf_.Acquire(planned.layout.header.image_bytes));
