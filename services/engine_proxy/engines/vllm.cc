@@ -126,16 +126,20 @@ class VllmCalls {
       co_return Error(absl::StatusCode::kUnimplemented, "ENGINE_PAUSE_KIND",
                       "vLLM pauses by abort, wait or keep");
     }
+    std::string asked = path;
     auto reply = co_await Post(path, Json(), deadline);
     const std::string areals = ArealPathOf(pause);
-    if (reply.ok() && IsMissingRoute(*reply) && !areals.empty())
+    if (reply.ok() && IsMissingRoute(*reply) && !areals.empty()) {
+      // AReaL 1.0.4's fails on vLLM 0.32, which takes no wait_for_inflight_requests any more.
+      asked = absl::StrCat(areals, " (with VLLM_SERVER_DEV_MODE=1 vLLM has a route of its own)");
       reply = co_await Post(areals, Json(), deadline);
+    }
     if (!reply.ok()) co_return reply.status();
     if (reply->status == 200) co_return absl::OkStatus();
     // An engine that cannot be paused is not paused: it need not be told to go on.
     if (IsMissingRoute(*reply) && pause == fleet::PauseKind::kNone) co_return absl::OkStatus();
     if (IsMissingRoute(*reply)) co_return ToStatus(DevModeOff());
-    co_return StatusOfRefusal(path, *reply);
+    co_return StatusOfRefusal(asked, *reply);
   }
 
   // One greedy token of `model`: an adapter, or the base model by its own name. One alone, because
