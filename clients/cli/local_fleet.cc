@@ -192,7 +192,9 @@ bool LocalFleet::Wait(int64_t ms) {
       asked_to_stop_ = stdin_ended_ = true;
     signalfd_siginfo info;
     while (::read(signal_fd_, &info, sizeof(info)) == sizeof(info)) {
-      asked_to_stop_ = asked_to_stop_ || info.ssi_signo != SIGCHLD;
+      // A shell and the kernel both tell of a terminal that is closed; nobody has lost patience.
+      const bool again = info.ssi_signo == SIGHUP && std::exchange(hung_up_, true);
+      asked_to_stop_ = asked_to_stop_ || (info.ssi_signo != SIGCHLD && !again);
     }
   }
   return asked_to_stop_;

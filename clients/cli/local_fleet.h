@@ -82,7 +82,7 @@ class LocalFleet {
   const SteadyClock clock_;
   int signal_fd_ = -1;
   FileLock lock_;
-  bool asked_to_stop_ = false, stdin_ended_ = false;
+  bool asked_to_stop_ = false, stdin_ended_ = false, hung_up_ = false;
   size_t proxies_begin_ = 0;
   std::vector<Service> services_;  // store and orchestrator, unless they run elsewhere; proxies
 };

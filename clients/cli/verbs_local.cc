@@ -302,7 +302,9 @@ std::vector<Verb> LocalVerbs() {
        .summary = "Runs all services on this machine, in front of engines that run already",
        .details =
            "One adapter-store, one sync-orchestrator and one engine-proxy an engine, on free "
-           "loopback ports. Their addresses, and the file of a token that only this user can read, "
+           "loopback ports, the same ones each time over one --data-dir unless somebody else has "
+           "taken them. A terminal that is closed ends them like Ctrl-C; under nohup they run on. "
+           "Their addresses, and the file of a token that only this user can read, "
            "are written where the other verbs and Python find them ($XDG_STATE_HOME/lorry/up.json, "
            "else ~/.local/state/lorry/up.json). While that fleet runs, a second one with another "
            "--data-dir leaves the file alone and prints the addresses to reach it by. When a "

@@ -154,13 +154,15 @@ absl::StatusOr<int> Publish(Context& context, const Arguments& arguments) {
   LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
   // Before a run is opened, which creates an adapter or fences a trainer.
   LORRY_RETURN_IF_ERROR(CheckNamedPool(*client, adapter, arguments.Text("pool")));
-  LORRY_ASSIGN_OR_RETURN(const client::AdapterImage image, Read(arguments.At(0), arguments));
+  LORRY_ASSIGN_OR_RETURN(std::optional<client::AdapterImage> image,
+                         Read(arguments.At(0), arguments));
   LORRY_ASSIGN_OR_RETURN(const store::v1::Run run,
                          PickRun(*client, adapter, arguments.Text("run")));
   LORRY_ASSIGN_OR_RETURN(
       const common::v1::Version stored,
-      Upload(context, *client, image,
+      Upload(context, *client, *image,
              client::MakeRef(adapter, run.number(), number.value_or(NextNumber(run)))));
+  image.reset();  // whoever waits for engines needs no memory for it
   if (context.json()) context.PrintJson(stored);
   if (arguments.Text("wait") != "serving") return kOk;
   return WaitServing(context, *client, stored.ref(), arguments.Text("pool"));
