@@ -245,7 +245,7 @@ class Admin:
             holder: who leases, a name of your own; a selector that moved on makes it another lease of the same holder.
 
         Raises:
-            LorryError: NO_SLOT names what takes the room; UNKNOWN_VERSION, UNKNOWN_ADAPTER.
+            LorryError: NO_SLOT names what takes the room; UNKNOWN_VERSION, UNKNOWN_ADAPTER, UNKNOWN_POOL.
         """
         request = sync_pb2.ResolveRequest(selector=selector, pool=pool, holder=holder, ttl_ms=max(1, int(ttl_s * 1000)))
         got = self._connection.call(self._connection.sync.Resolve, request)
