@@ -125,12 +125,15 @@ void Start(Core& core, const PoolId& id, Pool& pool, const fleet::AdapterPolicy&
   Stand(core, id, pool, *row);
 }
 
-// Nothing is to be synced: says so where the newest version is not the one that is served.
+// Nothing is to be synced: says so where the newest version is not the one that is served, or where
+// none is, as the pool is pinned to one that is gone.
 void SayWhyIdle(Core& core, const PoolId& id, Pool& pool, const fleet::AdapterPolicy* policy) {
   const VersionInfo* newest = NewestOf(core, id.adapter);
   const Activation* committed = pool.committed();
-  const bool differs = policy != nullptr && newest != nullptr && committed != nullptr &&
-                       newest->key != committed->version.key &&
+  const bool is_behind =
+      newest != nullptr && (committed != nullptr ? newest->key != committed->version.key
+                                                 : pool.record.override_to.has_value());
+  const bool differs = is_behind && policy != nullptr &&
                        policy->pools.at(id.pool).kind == fleet::PoolSource::Kind::kPublished;
   if (!differs) return WaitFor(core, id, pool, Wait::kNothing);
   if (pool.record.override_to.has_value()) {
