@@ -197,6 +197,77 @@ std::string WhyHeld(World& world, const sync::Status& status) {
   return "";
 }
 
+// What is remembered of versions that nobody can ask for any more.
+std::string WhyRemembered(World& world, const sync::Status& status) {
+  const auto is_known = [&](const VersionKey& key) {
+    return world.store().Has(key) ||
+           std::ranges::any_of(status.leases,
+                               [&](const auto& its) { return its.record.version.key == key; }) ||
+           std::ranges::any_of(status.pools, [&](const sync::PoolStatus& pool) {
+             return (pool.sync.has_value() && pool.sync->version.key == key) ||
+                    std::ranges::any_of(pool.history,
+                                        [&](const auto& its) { return its.version.key == key; });
+           });
+  };
+  for (const auto& [key, value] : world.records()) {
+    const auto* verdict = std::get_if<sync::VerdictRecord>(&value);
+    if (verdict != nullptr && !is_known(verdict->version))
+      return absl::StrCat("a verdict on ", ToString(verdict->version), ", which is gone, is kept");
+  }
+  return "";
+}
+
+// Docs: an engine needs `keep` slots and one for the next version of each adapter, and one for what
+// an alias or a lease names; adapters on demand share one, and one for the next.
+std::string WhySlotsAreMiscounted(World& world, const sync::Status& status) {
+  for (const sync::MemberStatus& member : status.members) {
+    if (member.observed.journal.empty() || member.standing == MemberStanding::kDead) continue;
+    uint32_t needed = 0, kept = 0;
+    bool any_on_demand = false;
+    for (const auto& [adapter, info] : world.store().adapters()) {
+      const bool is_stored = std::ranges::any_of(
+          world.store().versions(), [&](const auto& its) { return its.first.adapter == adapter; });
+      if (!is_stored || !info.policy.pools.contains(member.pool)) continue;
+      std::set<VersionKey> named;
+      for (const auto& [alias, key] : world.store().aliases()) {
+        if (alias.first == adapter) named.insert(key);
+      }
+      for (const sync::LeaseStatus& lease : status.leases) {
+        const VersionKey& key = lease.record.version.key;
+        if (lease.record.pool == member.pool && key.adapter == adapter) named.insert(key);
+      }
+      kept += static_cast<uint32_t>(named.size());
+      needed += static_cast<uint32_t>(named.size());
+      const bool is_on_demand = info.policy.residency == fleet::ResidencyMode::kOnDemand;
+      any_on_demand = any_on_demand || is_on_demand;
+      if (is_on_demand) continue;
+      const bool keeps_all = info.policy.keep.kind == fleet::KeepRule::Kind::kAll;
+      const uint32_t window = keeps_all ? info.policy.max_staleness + 1 : info.policy.KeepCount();
+      kept += window;
+      needed += window + 1;
+    }
+    kept += any_on_demand ? 1 : 0;
+    needed += any_on_demand ? 2 : 0;
+    const uint32_t slots = member.observed.limits.slots;
+    const bool is_short = slots != 0 && needed > slots;
+    if (member.slot_need.needed != needed || member.slot_need.kept != kept ||
+        member.slot_need.shortage.empty() == is_short)
+      return absl::StrCat("slots of ", member.member.value, " are miscounted: ", needed, " and ",
+                          kept, ", and status says ", member.slot_need.needed, " and ",
+                          member.slot_need.kept);
+  }
+  return "";
+}
+
+// A verdict keeps it from engines, some of which did not take it, or did not apply it.
+bool IsRefused(World& world, const VersionKey& key) {
+  if (world.leader() == nullptr || !world.sim().lives.IsToBlame(key)) return false;
+  const std::vector<sync::VerdictStatus> verdicts = world.leader()->machine().GetStatus().verdicts;
+  return std::ranges::any_of(verdicts, [&](const sync::VerdictStatus& said) {
+    return said.version == key && said.verdict == sync::Verdict::kRefused;
+  });
+}
+
 }  // namespace
 
 bool HasReason(World& world, SimProxy& proxy, const VersionKey& key) {
@@ -214,7 +285,7 @@ bool HasReason(World& world, SimProxy& proxy, const VersionKey& key) {
   const SimDirectory& contents = world.store().Contents(key);
   // What some engines of a group refuse, a verdict may keep from all of them.
   if (!proxy.engine().Takes(contents) || contents.harm == Harm::kRefusedBySome) return true;
-  if (world.sim().lives.CostTwo(key)) return true;
+  if (world.sim().lives.CostTwo(key) || IsRefused(world, key)) return true;
   return said == "NO_SLOT" && IsOvercommitted(world, proxy);
 }
 
@@ -305,6 +376,8 @@ std::string WhyUnsettled(World& world, const PoolName& pool_name) {
     if (std::string why = WhyNotAtGoal(world, status, pool); !why.empty()) return why;
   }
   if (std::string why = WhyHeld(world, status); !why.empty()) return why;
+  if (std::string why = WhyRemembered(world, status); !why.empty()) return why;
+  if (std::string why = WhySlotsAreMiscounted(world, status); !why.empty()) return why;
   return world.WhyWatchesHang();
 }
 

@@ -57,6 +57,8 @@ const std::vector<FaultRow> kFaultRows = {{"drop", &Faults::drop},
                                           {"disk_full", &Faults::disk_full},
                                           {"disk_fails", &Faults::disk_fails},
                                           {"evict", &Faults::evict},
+                                          {"ignored", &Faults::ignored},
+                                          {"other_base", &Faults::other_base},
                                           {"words", &Faults::words}};
 
 const std::vector<MishapRow> kMishapRows = {{"watch_break", &Mishaps::watch_break},
@@ -183,6 +185,8 @@ void DrawMore(uint64_t seed, Faults& faults) {
   Prng prng(seed ^ kMore);
   faults.direct = Seldom(prng, 500);
   faults.evict = Seldom(prng, 600);
+  faults.ignored = IsOneIn(absl::StrCat("ignored ", seed), 150) ? 100 : 0;
+  faults.other_base = IsOneIn(absl::StrCat("other_base ", seed), 150) ? 100 : 0;
   faults.words = IsOneIn(absl::StrCat("words ", seed), 250) ? 1'000 : 0;
   // A journal on a disk that is lost with its process.
   if (IsOneIn(absl::StrCat("volatile ", seed), 50)) faults.journal_loss = 1'000;

@@ -1,5 +1,7 @@
 #include "tests/sim/lives.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -54,6 +56,22 @@ void Lives::DiedOf(const VersionKey& version, const std::string& group, const st
 void Lives::SaidToKill(const VersionKey& version) {
   if (DiedTwice(version)) return;
   oracle_.Violate(17, absl::StrCat(ToString(version), " is POISONED, and is innocent"));
+}
+
+void Lives::SaidToBeRefused(const VersionKey& version) {
+  constexpr size_t kMembers = 2;
+  constexpr uint32_t kOfOne = 3;
+  const std::map<std::string, uint32_t>& refused = refused_[version];
+  const bool insists =
+      std::ranges::any_of(refused, [](const auto& its) { return its.second >= kOfOne; });
+  if (misfits_.contains(version) || refused.size() >= kMembers || insists) return;
+  oracle_.Violate(17, absl::StrCat(ToString(version), " is REFUSED, and is innocent"));
+}
+
+bool Lives::IsAnyToBlame(const AdapterName& adapter) const {
+  const auto is_its = [&](const auto& entry) { return entry.first.adapter == adapter; };
+  return std::ranges::any_of(tried_, is_its) || std::ranges::any_of(refused_, is_its) ||
+         std::ranges::count(misfits_, adapter, &VersionKey::adapter) > 0;
 }
 
 bool Lives::DiedTwice(const VersionKey& version) const {

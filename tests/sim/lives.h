@@ -50,6 +50,18 @@ class Lives {
   void ComesBack(const VersionKey& version) { ++lifted_[version]; }
   // The fleet says of it that engines died: of two boots while they tried it, or it is innocent.
   void SaidToKill(const VersionKey& version);
+  // An engine did not take it, or did not apply it; or it was trained on another base model.
+  void Refused(const VersionKey& version, const std::string& member) {
+    ++refused_[version][member];
+  }
+  void Misfits(const VersionKey& version) { misfits_.insert(version); }
+  // The fleet says of it that engines refuse it: two of them did, or one three times.
+  void SaidToBeRefused(const VersionKey& version);
+  // Some engine died of it, or refused it.
+  bool IsToBlame(const VersionKey& version) const {
+    return tried_.contains(version) || refused_.contains(version) || misfits_.contains(version);
+  }
+  bool IsAnyToBlame(const AdapterName& adapter) const;
   bool DiedTwice(const VersionKey& version) const;
   // Of two boots that died or hung: what engines hang of may be said of it.
   bool CostTwo(const VersionKey& version) const;
@@ -59,7 +71,9 @@ class Lives {
   uint32_t losses_ = 0;
   std::map<VersionKey, uint32_t> lifted_;
   std::map<VersionKey, uint32_t> tried_;
-  std::map<VersionKey, std::multiset<BootId>> hung_;  // and has not died since
+  std::map<VersionKey, std::multiset<BootId>> hung_;               // and has not died since
+  std::map<VersionKey, std::map<std::string, uint32_t>> refused_;  // by member
+  std::set<VersionKey> misfits_;
   std::map<std::pair<VersionKey, std::string>, uint32_t> killed_;
   struct Death {
     std::pair<VersionKey, std::string> of;

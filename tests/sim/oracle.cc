@@ -371,11 +371,36 @@ void Oracle::Leased(const VersionKey& version, const std::string& holder, Tick u
   }
 }
 
-void Oracle::LeaseInDoubt(const AdapterName& adapter, const std::string& holder, Tick until) {
+bool MayName(const fleet::Selector& selector, const VersionKey& version) {
+  using Kind = fleet::Selector::Kind;
+  if (selector.adapter != version.adapter) return false;
+  if (selector.kind == Kind::kNumber) return selector.number == version.number;
+  if (selector.kind == Kind::kVersion)
+    return selector.run == version.run && selector.number == version.number;
+  return true;
+}
+
+void Oracle::LeaseInDoubt(const fleet::Selector& selector, const std::string& holder, Tick until) {
   for (auto& [promise, promised] : leases_) {
-    if (promise.first.adapter == adapter && promise.second == holder)
+    if (promise.second == holder && MayName(selector, promise.first))
       promised = std::min(promised, until);
   }
+}
+
+bool Oracle::IsAnothers(const AdapterName& adapter, const PoolName& pool, Epoch epoch,
+                        const VersionKey& version) const {
+  bool is_its = false, is_anothers = false;
+  const auto note = [&](const EpochKey& id, const VersionKey& its) {
+    const auto& [incarnation, its_adapter, its_pool, its_epoch] = id;
+    if (its_adapter != adapter || its_pool != pool || its_epoch != epoch) return;
+    (its == version ? is_its : is_anothers) = true;
+  };
+  for (const auto& [id, its] : started_) note(id, its);
+  for (const auto& [id, decision] : decided_) note(id, decision.version);
+  for (const auto& [id, versions] : once_committed_) {
+    for (const VersionKey& its : versions) note(id, its);
+  }
+  return is_anothers && !is_its;
 }
 
 void Oracle::KnowsLeases(const std::vector<sync::LeaseStatus>& leases) {

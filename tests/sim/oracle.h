@@ -14,6 +14,10 @@
 
 namespace lorry::sim {
 
+// Whether a lease of this version is one of those that the selector of a release, or of a renewal, may
+// stand for.
+bool MayName(const fleet::Selector& selector, const VersionKey& version);
+
 class Oracle {
  public:
   explicit Oracle(const std::function<Tick()>& now) : now_(now) {}
@@ -76,8 +80,8 @@ class Oracle {
   // 10: what was promised to a holder, until then; 0 releases it. A reign must know what it, or one
   // before it, promised.
   void Leased(const VersionKey& version, const std::string& holder, Tick until);
-  // A call that was not answered yet may leave of the holder's leases only so much.
-  void LeaseInDoubt(const AdapterName& adapter, const std::string& holder, Tick until);
+  // A call that was not answered yet may leave of the holder's leases that it names only so much.
+  void LeaseInDoubt(const fleet::Selector& selector, const std::string& holder, Tick until);
   void KnowsLeases(const std::vector<sync::LeaseStatus>& leases);
   // 9: a document of a lower term reached a proxy.
   void StaleDocument(const fleet::Observed& before, const fleet::Observed& after);
@@ -87,6 +91,9 @@ class Oracle {
   void MustBeAnswered(sync::RequestId request);  // the leader has had its turn
 
   const std::map<std::pair<VersionKey, std::string>, Tick>& leases() const { return leases_; }
+  // Whether the epoch was given to other versions of the pool, and in no incarnation to this one.
+  bool IsAnothers(const AdapterName& adapter, const PoolName& pool, Epoch epoch,
+                  const VersionKey& version) const;
   // What was decided last for (adapter, pool) in any incarnation so far.
   uint64_t commits() const { return commits_; }
   uint64_t aborts() const { return aborts_; }

@@ -18,6 +18,14 @@ Digest DigestOf(uint64_t bytes) { return Digest{absl::StrCat("foreign-", bytes)}
 proxy::Event SimBinder::Draw(Prng& prng) {
   const std::string name = NameOf(prng.Below(kNames));
   const uint64_t ticket = ++last_ticket_;
+  if (const std::string text = absl::StrCat("reserved ", member_, ticket); IsOneIn(text, 80)) {
+    const std::string reserved = IsOneIn("words " + text, 500) ? "two words" : "l-v1-0123456789ab";
+    calls_[ticket] = {reserved, IsOneIn("binds " + text, 500) ? "/foreign/0" : "", {}, sim_.now()};
+    calls_[ticket].is_reserved = true;
+    if (calls_[ticket].path.empty()) return proxy::UnbindAsked{ticket, reserved};
+    return proxy::BindAsked{ticket, reserved, calls_[ticket].path};
+  }
+  bound_.erase(name);
   if (prng.Below(4) == 0) {
     calls_[ticket] = {name, "", {}, sim_.now()};
     return proxy::UnbindAsked{ticket, name};
@@ -38,6 +46,7 @@ proxy::Event SimBinder::Draw(Prng& prng) {
 proxy::Event SimBinder::BindNew(const std::string& name) {
   const std::string path = absl::StrCat("/foreign/", name);
   files_[path] = ++last_bytes_;
+  bound_.erase(name);
   calls_[++last_ticket_] = {name, path, {DigestOf(last_bytes_)}, sim_.now()};
   return proxy::BindAsked{last_ticket_, name, path};
 }
@@ -61,7 +70,9 @@ void SimBinder::ProxyDied(bool lost_journal) {
     if (!call.path.empty()) stands_for_[call.name].insert(call.maybe.begin(), call.maybe.end());
   }
   calls_.clear();
-  if (lost_journal) stands_for_.clear();
+  if (!lost_journal) return;
+  stands_for_.clear();
+  bound_.clear();
 }
 
 std::set<Digest> SimBinder::MayServe(const std::string& name) const {
@@ -80,6 +91,11 @@ void SimBinder::Answered(const proxy::AnswerBinding& answer, const proxy::DoorTa
     return sim_.oracle.Violate(14, absl::StrCat(member_, " answers a call twice"));
   const Call call = it->second;
   calls_.erase(it);
+  const bool is_said_reserved = answer.reason == "NAME_RESERVED";
+  if (call.is_reserved != is_said_reserved)
+    sim_.oracle.Violate(
+        14, absl::StrCat(member_, " is asked to bind ", call.name, " and says ", answer.reason));
+  if (call.is_reserved) return;
   last_refusal_ = answer.reason;
   if (answer.answer != proxy::BindAnswer::kDone) return;
   if (call.is_overtaken)
@@ -95,6 +111,9 @@ void SimBinder::Answered(const proxy::AnswerBinding& answer, const proxy::DoorTa
     return;
   }
   stands_for_[call.name] = call.maybe;
+  const bool is_asked_again = std::ranges::any_of(
+      calls_, [&](const auto& other) { return other.second.name == call.name; });
+  if (!is_asked_again) bound_.insert(call.name);
   // It is loaded, and probed once more where the engine has just been told to sleep, or got other
   // weights under a pause.
   const bool rests = by.asleep || by.updating || by.paused;
@@ -125,6 +144,13 @@ void SimBinder::TurnIsOver(const proxy::Machine& machine, const proxy::Records& 
   };
   if (!std::ranges::all_of(machine.door_table().bindings, is_next) || !is_over())
     sim_.oracle.Violate(2, absl::StrCat(member_, " resolves bindings that are not written down"));
+  // The oldest that nobody uses is forgotten where there are more than so many.
+  std::erase_if(bound_, [&](const std::string& name) {
+    if (written.contains(name)) return false;
+    if (written.size() < kNames)
+      sim_.oracle.Violate(14, absl::StrCat(member_, " has forgotten its binding ", name));
+    return true;
+  });
   for (const auto& [ticket, call] : calls_) {
     if (sim_.now() - call.made_at > kAnswerMostMs)
       sim_.oracle.Violate(14, absl::StrCat(member_, " leaves a call for ", call.name, " alone"));

@@ -46,6 +46,7 @@ class SimBinder {
     std::set<Digest> maybe;  // what its directory had since it was made
     Tick made_at = 0;
     bool is_overtaken = false;  // a later one for the name has been served: it may not be any more
+    bool is_reserved = false;  // nobody may bind that name
   };
   std::set<Digest> MayServe(const std::string& name) const;
 
@@ -57,6 +58,7 @@ class SimBinder {
   std::map<std::string, uint64_t> files_;  // which bytes
   std::map<uint64_t, Call> calls_;
   std::map<std::string, std::set<Digest>> stands_for_;  // by calls that are over
+  std::set<std::string> bound_;                         // of these, what is bound for sure
 };
 
 }  // namespace lorry::sim

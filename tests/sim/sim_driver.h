@@ -7,6 +7,7 @@
 #include <deque>
 #include <functional>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -29,6 +30,7 @@ class SimDriver {
     std::function<void()> die;        // ends in Stop
     std::function<uint64_t()> crash;  // its chance at each stage
     Event tick;
+    std::string who;
   };
 
   SimDriver(Sim& sim, Hooks hooks) : sim_(sim), hooks_(std::move(hooks)) {}
@@ -48,6 +50,8 @@ class SimDriver {
   bool alive() const { return machine_.has_value(); }
   Machine& machine() { return *machine_; }
   const Machine& machine() const { return *machine_; }
+  // All that it has decided is written down.
+  bool IsAtRest() const { return alive() && !is_busy_ && !machine_->HasReady(); }
 
   void Post(Event event) {
     if (!alive()) return;
@@ -59,6 +63,8 @@ class SimDriver {
   static constexpr size_t kBatchMost = 256;  // lib/runtime's own
   static constexpr int64_t kRetryMs = 500;   // the same
   static constexpr int64_t kSlowDiskMs = 3'000;
+  // Of turns behind one that was woken and had nothing to do, and of others: a check takes a step.
+  static constexpr uint64_t kWakesACheck = 4, kTurnsACheck = 32;
 
   // Runs `then` later, in this life only.
   template <typename Then>
@@ -88,17 +94,31 @@ class SimDriver {
     batch_.assign(std::make_move_iterator(inbox_.begin()),
                   std::make_move_iterator(inbox_.begin() + static_cast<ptrdiff_t>(take)));
     inbox_.erase(inbox_.begin(), inbox_.begin() + static_cast<ptrdiff_t>(take));
-    if (wake_at_ >= 0 && wake_at_ <= sim_.now()) {
+    const bool is_due = wake_at_ >= 0 && wake_at_ <= sim_.now();
+    if (is_due) {
       wake_at_ = -1;
       hooks_.step(hooks_.tick);
+    } else if (was_quiet_ && ++turns_ % (was_due_ ? kWakesACheck : kTurnsACheck) == 0) {
+      CheckSlept();
     }
+    was_due_ = is_due;
     for (const Event& event : batch_) hooks_.step(event);
     is_busy_ = true;
     Write(machine_->TakeReady());
   }
 
+  // Whatever time alone changes a machine asks to be woken for: where it did not, and had nothing to
+  // do before, it has nothing to do now.
+  void CheckSlept() {
+    if (machine_->HasReady()) return;
+    machine_->Step(sim_.now(), hooks_.tick);
+    if (machine_->HasReady())
+      sim_.oracle.Violate(13, hooks_.who + " has slept through what it should have done");
+  }
+
   void Write(Ready ready) {
     const bool has_any = !ready.records.empty() || !ready.effects.empty();
+    was_quiet_ = !has_any;
     if (has_any && Dies()) return;  // nothing was written
     if (ready.records.empty()) return CarryOut(std::move(ready));
     if (sim_.Chance(sim_.faults.disk_full)) {
@@ -155,8 +175,11 @@ class SimDriver {
   std::vector<Event> batch_;  // of the turn under way
   bool is_scheduled_ = false;
   bool is_busy_ = false;  // a Ready is being carried out
-  Tick wake_at_ = -1;     // what the machine asked for last
-  Tick timer_at_ = -1;    // the next timer
+  // In the last turn it was woken when it asked to be; and had nothing to do.
+  bool was_due_ = false, was_quiet_ = false;
+  uint64_t turns_ = 0;
+  Tick wake_at_ = -1;   // what the machine asked for last
+  Tick timer_at_ = -1;  // the next timer
 };
 
 }  // namespace lorry::sim

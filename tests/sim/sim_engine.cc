@@ -183,6 +183,7 @@ void SimEngine::FinishLoad(const EngineName& name, const std::string& path, cons
   if (sim_.Chance(sim_.faults.load_fails)) return done(Outcome::kFailed, "LOAD_REFUSED");
   if (Refuses(directory->second)) {
     trying_.erase(name);
+    sim_.lives.Refused(directory->second.key, id_);
     return done(Outcome::kRefused, "LOAD_REFUSED");
   }
   if (is_fragile_) {
@@ -278,6 +279,8 @@ void SimEngine::Probe(const EngineName& name, fleet::ProbeKind kind, Probed done
     if (!loaded_.contains(name) || sim_.Chance(sim_.faults.probe_fails)) {
       return done(Outcome::kFailed, "PROBE_FAILED", {});
     }
+    if (loaded_.at(name).applied != Applied::kAsTrained)
+      sim_.lives.Refused(loaded_.at(name).content.key, id_);
     done(Outcome::kOk, "", AnswerOf(name, kind));
   });
 }

@@ -67,6 +67,7 @@ void SimProxy::Do(const proxy::AnswerCall& effect) {
   const auto open = framework_.open.find(effect.ticket);
   if (open == framework_.open.end()) return;  // its caller has left
   const SimFramework::Open call = open->second;
+  CheckRefusal(effect.reason, call.at);
   framework_.open.erase(open);
   if (call.is_wake && effect.outcome == Outcome::kOk) {
     framework_.back.insert(call.tags.begin(), call.tags.end());

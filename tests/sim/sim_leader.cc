@@ -7,6 +7,7 @@
 #include "lib/kv/store.h"
 #include "tests/sim/narrate.h"
 #include "tests/sim/wire.h"
+#include "tests/sim/written.h"
 
 namespace lorry::sim {
 namespace {
@@ -62,7 +63,8 @@ SimLeader::SimLeader(Sim& sim, SharedRecords& shared, uint64_t id, Hooks hooks)
                                    const std::vector<sync::Event>& batch) { Finish(ready, batch); },
                     .die = [this] { Kill(); },
                     .crash = [this] { return sim_.faults.leader_crash; },
-                    .tick = sync::TimePassed{}}) {}
+                    .tick = sync::TimePassed{},
+                    .who = absl::StrCat("leader", id)}) {}
 
 void SimLeader::Start(const sync::Config& config) {
   sim_.Trace("leader up", id_);
@@ -83,6 +85,11 @@ void SimLeader::Kill() {
   sim_.coverage.Add(machine().rows_taken());
   driver_.Stop();
   hooks_.died();
+}
+
+std::string SimLeader::WhyNotWritten(const sync::Status& status) const {
+  const bool is_deposed = shared_.writer != id_;
+  return driver_.IsAtRest() && !is_deposed ? sim::WhyNotWritten(status, shared_.records) : "";
 }
 
 void SimLeader::Step(const sync::Event& event) {

@@ -49,6 +49,9 @@ class SimLeader {
   uint64_t id() const { return id_; }
   void Post(sync::Event event) { driver_.Post(std::move(event)); }
   const sync::Machine& machine() const { return driver_.machine(); }
+  // What the status says and the records do not, where all is written that it has decided.
+  bool IsAtRest() const { return driver_.IsAtRest(); }
+  std::string WhyNotWritten(const sync::Status& status) const;
 
  private:
   void Step(const sync::Event& event);

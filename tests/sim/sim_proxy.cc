@@ -37,7 +37,8 @@ SimProxy::SimProxy(Sim& sim, MemberId member, PoolName pool, fleet::EngineLimits
                                    const std::vector<proxy::Event>& batch) { TurnIsOver(batch); },
                     .die = [this] { Kill(sim_.Chance(sim_.faults.journal_loss)); },
                     .crash = [this] { return sim_.faults.proxy_crash; },
-                    .tick = proxy::TimePassed{}}) {
+                    .tick = proxy::TimePassed{},
+                    .who = member_.value}) {
   engine_.OnDeath([this] {
     EngineDied();
     sim_.queue.In(1, [this] {
@@ -59,6 +60,7 @@ void SimProxy::Start() {
   config.pool = pool_;
   config.drain_ms = 30'000;  // within what a run waits for at its end
   config.framework_pause_ms = kFrameworkPauseMs;
+  config.bindings_limit = SimBinder::kNames;
   if (sim_.plant == Plant::kFrameworkHasNoEnd) config.framework_pause_ms *= 100;
   config.new_journal = JournalId(absl::StrCat(member_.value, "-j", ++journals_));
   const absl::StatusOr<proxy::Records> records =
@@ -245,6 +247,7 @@ void SimProxy::TurnIsOver(const std::vector<proxy::Event>& batch) {
   was_awake_ = false;
   binder_.TurnIsOver(machine(), journal_);
   CheckWoken();
+  CheckSaid();
 }
 
 SimDoor::Answer SimProxy::Request(const SimDoor::Wish& wish) {
@@ -373,6 +376,7 @@ void SimProxy::Do(const proxy::CheckShapes& effect) {
   const bool is_there = directory != disk_.end() && directory->second.is_readable;
   const bool fits = sim_.plant == Plant::kMisfitIsLoaded ||
                     (is_there && directory->second.hidden_size == effect.base.hidden_size);
+  if (is_there && !fits) sim_.lives.Misfits(directory->second.key);
   proxy::ShapesChecked checked{effect.op, is_there ? Outcome::kOk : Outcome::kFailed, fits, ""};
   if (is_there && directory->second.has_reference)
     checked.reference = {{.tokens = {1, 2}, .logprobs = {-1}}};
@@ -417,6 +421,8 @@ void SimProxy::Do(const proxy::Load& effect) {
 void SimProxy::Do(const proxy::Probe& effect) {
   if (effect.question.kind != fleet::ProbeKind::kPresence)
     CheckReleased(effect.name.value, kMemoryTags);
+  if (effect.question.kind == fleet::ProbeKind::kReference && effect.question.reference.empty())
+    sim_.oracle.Violate(2, effect.name.value + " is compared with what nobody has said");
   asked_of_[effect.op] = effect.name;
   if (!Reaches(effect.boot)) {
     AskNobody(effect.op, effect.boot, PathOf(effect.name));

@@ -113,6 +113,10 @@ class SimProxy {
   const PoolName& pool() const { return pool_; }
   SimEngine& engine() { return engine_; }
   const proxy::Machine& machine() const { return driver_.machine(); }
+  // What it says and its journal does not, where all is written that it has decided.
+  std::string WhyNotWritten() const;
+  // What it says, or has its door resolve by, that is not so.
+  std::string WhyNotSo() const;
   std::string Describe() const;
 
  private:
@@ -135,6 +139,9 @@ class SimProxy {
   void CheckLatest(const door::Resolved& resolved);
   void CheckFresh(const AdapterName& adapter, const VersionKey& served);
   void CheckAwake(const EngineName& name);
+  void CheckSaid();
+  std::string WhyTableIsNot(const fleet::Observed& said, const proxy::DoorTable& table) const;
+  void CheckRefusal(const std::string& reason, Tick asked_at);
   void NotePauseWaits();
   void CheckRest(const proxy::Record& record);
   void NoteRows();
@@ -219,7 +226,8 @@ class SimProxy {
   proxy::OpId passed_ = 0;  // the last PassCall whose answer this life was told
   Tick blind_until_ = 0;
   std::optional<fleet::Observed> last_sent_;  // of this life
-  Tick began_at_ = 0;                         // this life
+  uint64_t turns_ = 0;
+  Tick began_at_ = 0;  // this life
   // Unloads that were asked for, or may have been by an earlier process: until the name is loaded
   // anew one that failed is asked for again.
   std::set<EngineName> unloads_;

@@ -4,8 +4,34 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/strings.h"
 #include "tests/sim/sim_proxy.h"
+#include "tests/sim/written.h"
 
 namespace lorry::sim {
+namespace {
+
+// But for numbers that change all the time, and are told every few seconds.
+fleet::Observed WithoutCounts(fleet::Observed observed) {
+  observed.sequence = 0;
+  for (fleet::ObservedResidency& residency : observed.residencies) {
+    residency.in_flight = std::min(residency.in_flight, uint32_t{1});
+    residency.bytes_done = residency.bytes_total = 0;
+  }
+  return observed;
+}
+
+}  // namespace
+
+std::string SimProxy::WhyNotWritten() const {
+  return driver_.IsAtRest() ? sim::WhyNotWritten(machine(), journal_) : "";
+}
+
+// 13: whoever is to decide by what a member has and why is told of each change at once.
+void SimProxy::CheckSaid() {
+  constexpr uint64_t kTurnsACheck = 32;
+  if (!last_sent_.has_value() || ++turns_ % kTurnsACheck != 0) return;
+  if (WithoutCounts(machine().Observe()) != WithoutCounts(*last_sent_))
+    sim_.oracle.Violate(13, member_.value + " does not tell what has changed");
+}
 
 bool SimProxy::AlwaysSaid(const std::function<bool(const fleet::Desired&)>& says) const {
   return known_ != nullptr && says(*known_) &&
@@ -74,6 +100,13 @@ void SimProxy::CheckUnload(const EngineName& name) {
     });
   });
   if (must) violate("which must be loaded");
+  // What may be loaded leaves where room is needed, and an engine without a limit has room.
+  const bool may = AlwaysSaid([&](const fleet::Desired& desired) {
+    return std::ranges::any_of(desired.wanted, [&](const fleet::WantedVersion& wanted) {
+      return wanted.name == name && wanted.load && !wanted.on_this_boot;
+    });
+  });
+  if (may && engine_.limits().slots == 0) violate("for which it has room");
 }
 
 // Whoever has a name leased may call it without the door at any moment: after the engine has told its

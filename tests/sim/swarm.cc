@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/sim/demands.h"
 #include "tests/sim/draw.h"
+#include "tests/sim/looks.h"
 #include "tests/sim/pools.h"
 #include "tests/sim/work.h"
 #include "tests/sim/world.h"
@@ -331,19 +332,13 @@ class Run {
     proxy.Start();
   }
 
-  // What the leader says it promised and believes.
+  // What the machines say of themselves.
   void Look() {
+    looks_.AtProxies();
     SimLeader* leader = world_.leader();
     if (leader == nullptr) return;
     const sync::Status status = leader->machine().GetStatus();
-    sim_.oracle.KnowsLeases(status.leases);
-    for (const sync::MemberStatus& said : status.members) {
-      if (world_.HasLeft(said.member))
-        sim_.oracle.Violate(13, said.member.value + " is waited for after its goodbye");
-    }
-    for (const sync::VerdictStatus& said : status.verdicts) {
-      if (said.verdict == sync::Verdict::kPoisoned) sim_.lives.SaidToKill(said.version);
-    }
+    looks_.At(*leader, status);
     for (const sync::PoolStatus& pool : status.pools) {
       const bool is_barred =
           pool.phase == sync::SyncPhase::kHolding || pool.phase == sync::SyncPhase::kLocking;
@@ -489,6 +484,7 @@ class Run {
   Prng binds_;  // of its own, so that other seeds stay what they are
   Work work_;
   Pools pools_;
+  Looks looks_{world_};
   uint32_t slots_ = 0;
 };
 

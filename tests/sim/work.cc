@@ -38,7 +38,9 @@ void Work::On(const AdapterName& adapter) {
     const auto& pools = world_.store().adapters().at(adapter).policy.pools;
     auto pool = pools.begin();
     std::advance(pool, Below(pools.size()));
-    world_.Watch(*newest, pool->first);
+    const sync::WatchId watch = world_.Watch(*newest, pool->first);
+    if (IsOneIn(absl::StrCat("closes ", adapter.value, sim_.now()), 200))
+      sim_.queue.In(4 * kSecond, [this, watch] { world_.CloseWatch(watch); });
   }
   if (Now("aliases", 25)) {
     world_.store().SetAlias(adapter, AliasName("eval"), Below(3) == 0 ? std::nullopt : newest);
@@ -48,6 +50,7 @@ void Work::On(const AdapterName& adapter) {
           Below(3) == 0 ? 0 : static_cast<int64_t>(Below(20 * kSecond)));
   }
   if (Now("overrides", 40)) Override(adapter);
+  if (IsOneIn(absl::StrCat("again ", adapter.value, sim_.now()), 40)) OverrideAgain(adapter);
 }
 
 void Work::Publish(const AdapterName& adapter) {
@@ -72,10 +75,26 @@ void Work::Lease(const AdapterName& adapter, const std::string& holder, int64_t 
   ask.request = world_.NewRequest();
   const auto kind = Below(2) == 0 ? sync::Selector::Kind::kLatest : sync::Selector::Kind::kNewest;
   ask.selector = {adapter, kind, {}, {}, {}};
+  SelectOtherwise(absl::StrCat("selects ", holder, ttl_ms, sim_.now()), ask.selector);
   ask.pool = kRollout;
   ask.holder = holder;
   ask.ttl_ms = ttl_ms;
   world_.Call(ask, ask.request);
+}
+
+// One of the versions that there are by its number, or by its run too, or an alias.
+void Work::SelectOtherwise(const std::string& text, fleet::Selector& selector) {
+  using Kind = fleet::Selector::Kind;
+  if (!IsOneIn(text, 400)) return;
+  selector.kind = IsOneIn("alias " + text, 300) ? Kind::kAlias : Kind::kNumber;
+  selector.alias = AliasName("eval");
+  if (IsOneIn("run " + text, 400)) selector.kind = Kind::kVersion;
+  for (const auto& [version, info] : world_.store().versions()) {
+    if (version.adapter != selector.adapter) continue;
+    selector.run = version.run;
+    selector.number = version.number;
+    if (IsOneIn(absl::StrCat(version.number.value, text), 300)) return;
+  }
 }
 
 void Work::AskDirectly(SimProxy& proxy) {
@@ -102,7 +121,25 @@ void Work::Override(const AdapterName& adapter) {
     std::advance(it, Below(versions.size()));
     if (it->first.adapter == adapter) set.version = it->first;
   }
+  const std::string request_id = absl::StrCat(adapter.value, " ", set.request);
+  if (IsOneIn(request_id, 600)) {
+    set.request_id = request_id;
+    asked_[adapter].push_back(set);
+  }
   world_.Call(set, set.request);
+}
+
+// An operator who was not answered asks again, however late, and sometimes means another version.
+void Work::OverrideAgain(const AdapterName& adapter) {
+  const std::vector<sync::OverrideSet>& asked = asked_[adapter];
+  if (asked.empty()) return;
+  const std::string text = absl::StrCat("which ", adapter.value, sim_.now());
+  size_t which = asked.size() - 1;
+  while (which > 0 && IsOneIn(absl::StrCat(text, which), 300)) --which;
+  sync::OverrideSet again = asked[which];
+  again.request = world_.NewRequest();
+  if (IsOneIn("other " + text, 300)) again.version = world_.store().Newest(adapter);
+  world_.Call(again, again.request);
 }
 
 void Work::Mark() {

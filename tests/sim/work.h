@@ -1,6 +1,8 @@
 // What trainers, clients and operators do in a simulated second.
 #pragma once
 
+#include <map>
+#include <string>
 #include <vector>
 
 #include "tests/sim/draw.h"
@@ -31,6 +33,8 @@ class Work {
   void Publish(const AdapterName& adapter);
   void Resume(const AdapterName& adapter);
   void Lease(const AdapterName& adapter, const std::string& holder, int64_t ttl_ms);
+  void SelectOtherwise(const std::string& text, fleet::Selector& selector);
+  void OverrideAgain(const AdapterName& adapter);
   void Mark();
   void Request(SimProxy& proxy);
 
@@ -38,6 +42,7 @@ class Work {
   Sim& sim_;
   const Without& without_;
   std::vector<AdapterName> adapters_;
+  std::map<AdapterName, std::vector<sync::OverrideSet>> asked_;  // pins with a name of their own
 };
 
 }  // namespace lorry::sim

@@ -50,9 +50,11 @@ World::World(uint64_t seed) : sim_(seed), store_(sim_) {
   sim_.oracle.OnDead([this](const MemberId& member) { proxies_.at(member)->DeclaredDead(); });
   sim_.oracle.OnForgotten([this](const MemberId& member) {
     SimProxy& proxy = *proxies_.at(member);
+    answers_.Forgotten(member);
     if (MayForgetLost(proxy.pool())) proxy.DeclaredDead();
   });
   store_.Watch([this](const sync::Event& event) {
+    answers_.Heard(event);
     if (sim_.now() < watch_back_) return;
     const auto shared = std::make_shared<const sync::Event>(event);
     for (auto& [id, leader] : leaders_) {
@@ -118,8 +120,10 @@ void World::StartLeader() {
   hooks.holds = [this, id](const sync::SetHolds& effect) { ToStore(id, effect); };
   hooks.notify = [this](const sync::NotifyWatch& effect) {
     const sync::WatchEvent& event = effect.event;
+    answers_.Told(effect.watch, event);
     Watched& watched = watched_[effect.watch];
     watched.answer = event;
+    watched.was_told = true;
     std::string note = absl::StrCat(
         "watch ", lorry::ToString(watched.version), ": ", std::string(ToString(event.state)),
         event.reason.empty() ? "" : " ", event.reason,
@@ -134,6 +138,7 @@ void World::StartLeader() {
   };
   hooks.reply = [this](const sync::Reply& reply) {
     sim_.oracle.Answered(reply.request);
+    answers_.Replied(reply);
     replies_[reply.request] = reply;
     if (const auto back = taken_back_.find(reply.request); back != taken_back_.end())
       sim_.lives.TakenBack(back->second.value);
@@ -156,6 +161,7 @@ void World::StartLeader() {
   config.forget_ms = forget_ms_.value_or(config.forget_ms);
   leaders_[id]->Start(config);
   all_had_time_at_ = sim_.now() + 2 * config.lost_after_ms;
+  answers_.Listens(sim_.now());
   sim_.queue.In(sim_.Latency(20), [this, id] {
     if (SimLeader* alive = Find(id)) alive->Post(store_.List());
   });
@@ -165,6 +171,7 @@ void World::Heard(const sync::Event& event) {
   const auto know = [this](const sync::AdapterInfo& info) {
     sim_.oracle.PolicyHas(info.adapter, info.policy.pools);
   };
+  if (const auto* closed = std::get_if<sync::WatchClosed>(&event)) answers_.Closed(closed->watch);
   if (const auto* set = std::get_if<sync::AdapterSet>(&event)) know(set->info);
   if (const auto* listed = std::get_if<sync::StoreListed>(&event))
     std::ranges::for_each(listed->adapters, know);
@@ -261,6 +268,7 @@ void World::AdoptIfAsked() {
 
 void World::BreakWatch(int64_t ms) {
   watch_back_ = std::max(watch_back_, sim_.now() + ms);
+  answers_.Listens(watch_back_);
   sim_.queue.At(watch_back_, [this] {
     if (sim_.now() < watch_back_) return;
     for (auto& [id, leader] : leaders_) {

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "tests/sim/answers.h"
 #include "tests/sim/sim_leader.h"
 #include "tests/sim/sim_proxy.h"
 #include "tests/sim/sim_store.h"
@@ -22,6 +23,7 @@ class World {
 
   Sim& sim() { return sim_; }
   SimStore& store() { return store_; }
+  Answers& answers() { return answers_; }
   void RunFor(int64_t ms);
 
   // Members; kind and slots of the engine, its proxy and engine started at once.
@@ -68,7 +70,8 @@ class World {
   // An operator's word on a member. What its engine dies of blames nobody from the moment that it is
   // taken out until the leader has said that it is taken back.
   void Mark(const sync::MemberMarked& mark);
-  void Watch(const VersionKey& version, const PoolName& pool);
+  sync::WatchId Watch(const VersionKey& version, const PoolName& pool);
+  void CloseWatch(sync::WatchId watch);  // whoever asked has gone
   const std::vector<std::string>& notes() const { return notes_; }
 
   // Members that are LOST or DEAD for so long are forgotten by leaders that start.
@@ -78,6 +81,9 @@ class World {
 
   // Whether the member has a session with the present leader.
   bool IsAttached(const MemberId& member) const;
+
+  // What open watches of the present leader were told last.
+  std::vector<sync::WatchEvent> ToldOf(const VersionKey& version, const PoolName& pool) const;
 
   // A name that a member keeps though it is not in what was last desired; empty when none.
   std::string WhyNamesStay(const MemberId& member);
@@ -128,6 +134,7 @@ class World {
 
   Sim sim_;
   SimStore store_;
+  Answers answers_{sim_, store_};
   SharedRecords shared_;
   std::map<MemberId, std::unique_ptr<SimProxy>> proxies_;
   std::map<uint64_t, std::unique_ptr<SimLeader>> leaders_;
@@ -150,9 +157,12 @@ class World {
   sync::WatchId last_watch_ = 0;
   struct Watched {
     VersionKey version;
-    uint64_t leader = 0;      // that was asked
+    PoolName pool;
+    uint64_t leader = 0;  // that was asked
+    bool was_told = false;
     sync::WatchEvent answer;  // the last
     std::string note;         // what was noted of it; how far each member is, is not
+    bool is_closed = false;
   };
   std::map<sync::WatchId, Watched> watched_;
   Tick watch_back_ = 0;

@@ -13,7 +13,7 @@ void World::NoteLease(const AskedLease& asked, const sync::Reply& reply) {
   // What the holder has asked since may have happened already.
   for (auto it = leases_asked_.upper_bound(reply.request); it != leases_asked_.end(); ++it) {
     const auto& [later, at] = it->second;
-    if (later.holder == asked.ask.holder && later.selector.adapter == asked.ask.selector.adapter)
+    if (later.holder == asked.ask.holder && MayName(later.selector, reply.resolved.version.key))
       until = std::min(until, at + std::max<int64_t>(later.ttl_ms, 0));
   }
   sim_.oracle.Leased(reply.resolved.version.key, asked.ask.holder, until);
@@ -36,24 +36,45 @@ sync::RequestId World::Call(sync::Event event, sync::RequestId request) {
     if (const auto* lease = std::get_if<sync::LeaseAsked>(&event)) {
       // A release ends everything of the holder's that it names, and a renewal may shorten: whether
       // it happened nobody knows before the answer.
-      sim_.oracle.LeaseInDoubt(lease->selector.adapter, lease->holder,
+      sim_.oracle.LeaseInDoubt(lease->selector, lease->holder,
                                sim_.now() + std::max<int64_t>(lease->ttl_ms, 0));
       leases_asked_[request] = {*lease, sim_.now()};
     }
+    answers_.Asked(event);
     current->Post(event);
   });
   return request;
 }
 
-void World::Watch(const VersionKey& version, const PoolName& pool) {
+sync::WatchId World::Watch(const VersionKey& version, const PoolName& pool) {
   const sync::WatchId watch = ++last_watch_;
   watched_[watch].version = version;
+  watched_[watch].pool = pool;
   sim_.queue.In(1, [this, watch, version, pool] {
     SimLeader* current = leader();
     if (current == nullptr) return;
     watched_[watch].leader = current->id();
+    answers_.Watched(watch, version, pool);
     current->Post(sync::WatchOpened{watch, version, pool});
   });
+  return watch;
+}
+
+void World::CloseWatch(sync::WatchId watch) {
+  Watched& watched = watched_[watch];
+  watched.is_closed = true;
+  if (SimLeader* asked = Find(watched.leader)) asked->Post(sync::WatchClosed{watch});
+}
+
+std::vector<sync::WatchEvent> World::ToldOf(const VersionKey& version, const PoolName& pool) const {
+  std::vector<sync::WatchEvent> told;
+  for (const auto& [id, watched] : watched_) {
+    const bool is_open = watched.leader == current_leader_ && watched.was_told &&
+                         !watched.is_closed && !watched.answer.final;
+    if (is_open && watched.version == version && watched.pool == pool)
+      told.push_back(watched.answer);
+  }
+  return told;
 }
 
 std::string World::WhyNamesStay(const MemberId& member) {
@@ -88,7 +109,7 @@ std::string World::WhyNamesStay(const MemberId& member) {
 std::string World::WhyWatchesHang() {
   for (const auto& [watch, watched] : watched_) {
     const sync::WatchEvent& answer = watched.answer;
-    if (watched.leader != current_leader_ || answer.final) continue;
+    if (watched.leader != current_leader_ || answer.final || watched.is_closed) continue;
     // For as long as the pool has too few engines for what waits, and says so.
     if (answer.reason == "TOO_FEW_ENGINES") continue;
     // Likewise where what must be loaded fills an engine.

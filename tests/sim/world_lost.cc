@@ -16,6 +16,7 @@ void World::RestoreStore() {
   for (const auto& [key, version] : store_.versions()) {
     if (!before.contains(key)) sim_.lives.ComesBack(key);
   }
+  answers_.Forget();
   sim_.oracle.StoreForgot(StoreKnowsOfMore(), store_.held(), shared_.records);
   BreakWatch(0);
 }
@@ -41,6 +42,7 @@ void World::BeginWith(sync::Records records) {
 void World::LoseRecords() {
   Narrate(sim_, "records", "are lost");
   shared_.records.clear();
+  answers_.Forget();
   restored_.clear();
   left_.clear();
   sim_.oracle.RecordsLost(StoreKnowsOfMore(), shared_.records);
@@ -59,6 +61,7 @@ void World::RestoreRecords() {
   if (is_backup_whole_) RestoreStore();
   Narrate(sim_, "records", "are those of a backup");
   shared_.records = backup_;
+  answers_.Forget();
   restored_.clear();
   for (const auto& [key, value] : backup_) {
     if (const auto* member = std::get_if<sync::MemberRecord>(&value))
