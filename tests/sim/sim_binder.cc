@@ -142,12 +142,13 @@ void SimBinder::TurnIsOver(const proxy::Machine& machine, const proxy::Records& 
     return std::string_view(key).substr(kPrefix.size()) == binding.name &&
            std::get<proxy::BindingRecord>(record).name == binding.target;
   };
-  if (!std::ranges::all_of(machine.door_table().bindings, is_next) || !is_over())
+  const proxy::DoorTable& table = machine.door_table();
+  if (!std::ranges::all_of(table.bindings, is_next) || !is_over())
     sim_.oracle.Violate(2, absl::StrCat(member_, " resolves bindings that are not written down"));
   // The oldest that nobody uses is forgotten where there are more than so many.
   std::erase_if(bound_, [&](const std::string& name) {
-    if (written.contains(name)) return false;
-    if (written.size() < kNames)
+    if (table.FindBinding(name) != nullptr) return false;
+    if (table.bindings.size() < kNames)
       sim_.oracle.Violate(14, absl::StrCat(member_, " has forgotten its binding ", name));
     return true;
   });
