@@ -55,7 +55,10 @@ void PutOff(Core& core, Residency& residency, at::Mishap why) {
 
 // Judges a load that has ended, by a listing that was asked for after that.
 void JudgeLoad(Core& core, Residency& residency) {
-  if (IsAsleepFor(core, residency)) {
+  // Nor is a version that was loaded while a framework had the engine go on asked for a token before
+  // it does: it is found afterwards.
+  const bool is_paused = IsPaused(core) && !IsBinding(residency);
+  if (IsAsleepFor(core, residency) || is_paused) {
     Move(core, residency, ResidencyEvent::kNotBelieved);
     return;
   }
