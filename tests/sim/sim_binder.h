@@ -46,7 +46,7 @@ class SimBinder {
     std::set<Digest> maybe;  // what its directory had since it was made
     Tick made_at = 0;
     bool is_overtaken = false;  // a later one for the name has been served: it may not be any more
-    bool is_reserved = false;  // nobody may bind that name
+    bool is_reserved = false;   // nobody may bind that name
   };
   std::set<Digest> MayServe(const std::string& name) const;
 
