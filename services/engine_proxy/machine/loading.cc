@@ -55,10 +55,10 @@ void PutOff(Core& core, Residency& residency, at::Mishap why) {
 
 // Judges a load that has ended, by a listing that was asked for after that.
 void JudgeLoad(Core& core, Residency& residency) {
-  // Nor is a version that was loaded while a framework had the engine go on asked for a token before
-  // it does: it is found afterwards.
-  const bool is_paused = IsPaused(core) && !IsBinding(residency);
-  if (IsAsleepFor(core, residency) || is_paused) {
+  // Nor is a version asked for a token while a framework lets the engine go on, and believed without
+  // one: it is found a moment later. Under a pause that holds frameworks wait for it.
+  const bool is_let_go_on = IsResuming(core) && !IsBinding(residency);
+  if (IsAsleepFor(core, residency) || is_let_go_on) {
     Move(core, residency, ResidencyEvent::kNotBelieved);
     return;
   }

@@ -206,6 +206,11 @@ void Adopt(Core& core, const PoolId& id, Pool& pool, const Found* last) {
     if (!record.considered.has_value() || *record.considered < last->activation.version.key)
       record.considered = last->activation.version.key;
   }
+  // What waited, or was under way, is not decided yet, and is there to be queued again.
+  if (!record.pending.empty() || pool.sync.has_value()) {
+    record.considered.reset();
+    if (!record.history.empty()) record.considered = record.history.back().version.key;
+  }
   // A store that has forgotten this version may give its number to another one.
   if (record.considered.has_value() && !core.versions.contains(*record.considered))
     record.considered.reset();

@@ -173,6 +173,7 @@ def test_an_unload_that_takes_long_delays_no_update(world, training):
     run, door = training("lora-slow", keep=2), world.doors["sglang"]
     for version in (1, 2):
         run.update(version)
+    until(lambda: not any("-v0-" in name for name in world.engines["sglang"].state()["listed"]), "v0 has been unloaded")
     world.engines["sglang"].set(unload_delay_s=UNLOAD_S)
     run.update(3)
     until(lambda: world.told("sglang", 1, "lora-slow").startswith("UNLOADING"), "v1 is being unloaded")
