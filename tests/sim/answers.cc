@@ -11,7 +11,6 @@ namespace {
 constexpr size_t kRemembered = 16;  // overrides of a pool, by a leader
 constexpr int64_t kOnItsWayMs = 15'000;
 constexpr int64_t kWeekMs = int64_t{7} * 24 * 3'600'000;
-constexpr int64_t kSurelyMs = 20'000;  // a lease that lasts as long is there when the call is
 
 bool IsVerdict(std::string_view reason) {
   return reason == "POISONED" || reason == "REFUSED" || reason == "STALLS_ENGINES";
