@@ -1,6 +1,6 @@
-// Files that somebody else may be writing. They are read and never mapped: whoever touches bytes that a
-// mapped file has lost gets a SIGBUS. What was read is of one moment where the state is the same before
-// and after. Any thread.
+// Files that somebody else may be writing. They are read and never mapped: whoever touches bytes
+// that a mapped file has lost gets a SIGBUS. What was read is of one moment where the state is the
+// same before and after. Any thread.
 #pragma once
 
 #include <sys/types.h>
@@ -24,6 +24,7 @@ class Descriptor {
   Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   Descriptor& operator=(Descriptor&&) = delete;
   int get() const { return fd_; }
+  int Take() { return std::exchange(fd_, -1); }
 
  private:
   int fd_;

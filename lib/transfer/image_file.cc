@@ -15,6 +15,7 @@
 #include "lib/base/allocate.h"
 #include "lib/base/check.h"
 #include "lib/base/error.h"
+#include "lib/base/file_state.h"
 #include "lib/transfer/ranges.h"
 
 namespace lorry::transfer {
@@ -38,19 +39,6 @@ absl::Status FromErrno(int error, const std::string& verb, const std::string& pa
   }
 }
 
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  ~FileDescriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  int get() const { return fd_; }
-  int Take() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
-};
-
 }  // namespace
 
 ImageFile::ImageFile(std::string path, int fd, std::byte* data, uint64_t size, bool writable)
@@ -68,7 +56,7 @@ absl::StatusOr<std::unique_ptr<ImageFile>> ImageFile::Create(const std::string& 
     return Error(absl::StatusCode::kInvalidArgument, "",
                  absl::StrCat(path, ": an image of ", bytes, " bytes"));
   }
-  FileDescriptor fd(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  Descriptor fd(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (fd.get() < 0) return FromErrno(errno, "create", path);
   const auto fail = [&](int error, const char* verb) {
     unlink(path.c_str());
@@ -88,7 +76,7 @@ absl::StatusOr<std::unique_ptr<ImageFile>> ImageFile::Create(const std::string& 
 }
 
 absl::StatusOr<std::unique_ptr<ImageFile>> ImageFile::Open(const std::string& path) {
-  FileDescriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  Descriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (fd.get() < 0) return FromErrno(errno, "open", path);
   struct stat info {};
   if (fstat(fd.get(), &info) != 0) return FromErrno(errno, "stat", path);
@@ -107,7 +95,7 @@ absl::StatusOr<std::unique_ptr<ImageFile>> ImageFile::Open(const std::string& pa
 }
 
 absl::StatusOr<std::unique_ptr<ImageFile>> ImageFile::Reopen(const std::string& path) {
-  FileDescriptor fd(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  Descriptor fd(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (fd.get() < 0) return FromErrno(errno, "open", path);
   struct stat info {};
   if (fstat(fd.get(), &info) != 0) return FromErrno(errno, "stat", path);
