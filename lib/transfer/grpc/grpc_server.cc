@@ -49,13 +49,9 @@ class Stream : public SweptStream, public std::enable_shared_from_this<Owner> {
     MutexLock lock(mutex_);
     const Tick allowed =
         admitted_ ? shared_.limits.idle_deadline_ms : shared_.limits.ticket_deadline_ms;
-    if (now - progressed_at_ >= allowed && GivesWay()) {
-      FinishLocked(IdleFor(allowed));
-    } else if (now - progressed_at_ >= allowed) {
-      FailLocked(IdleFor(allowed));
-    } else {
-      Retry();
-    }
+    if (now - progressed_at_ < allowed) return Retry();
+    if (GivesWay()) return FinishLocked(IdleFor(allowed));
+    FailLocked(IdleFor(allowed));
   }
   void Abort() override { Leave("the server closes"); }
 
