@@ -25,16 +25,17 @@ struct CanonicalImage {
   Adapter adapter;
 };
 
-// `front`: of an adapter_model.safetensors of `image_bytes`, at least as much as HeaderBytes says. With `base` fused projections are split where that
-// model keeps them apart, and shapes are compared. `adapter_in_file` as PlanNames. The reasons of
-// lib/peft for what is in the directory.
+// `front`: of an adapter_model.safetensors of `image_bytes`, at least as much as HeaderBytes says.
+// With `base` fused projections are split where that model keeps them apart, and shapes are
+// compared. `adapter_in_file` as PlanNames. The reasons of lib/peft for what is in the directory.
 absl::StatusOr<CanonicalImage> PlanCanonicalImage(std::span<const std::byte> front,
                                                   uint64_t image_bytes,
                                                   std::string_view config_json,
                                                   const BaseModel* base,
                                                   std::string_view adapter_in_file = "");
 
-// Header and tensors of the whole `file` into `image`, which has `planned.layout.header.image_bytes`.
+// Header and tensors of the whole `file` into `image`, which has
+// `planned.layout.header.image_bytes`.
 void WriteCanonicalImage(const CanonicalImage& planned, std::span<const std::byte> file,
                          std::span<std::byte> image);
 
