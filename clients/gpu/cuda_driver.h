@@ -24,6 +24,7 @@ namespace lorry::gpu {
   X(cuStreamCreate)                    \
   X(cuStreamDestroy)                   \
   X(cuStreamIsCapturing)               \
+  X(cuStreamQuery)                     \
   X(cuStreamWaitEvent)                 \
   X(cuEventCreate)                     \
   X(cuEventDestroy)                    \

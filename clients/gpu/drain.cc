@@ -6,7 +6,8 @@
 
 namespace lorry::gpu {
 
-Drain::Drain(Device& device, std::vector<Part> parts) : device_(device), parts_(std::move(parts)) {
+Drain::Drain(Device& device, const Device::Packed& of, std::vector<Part> parts)
+    : device_(device), of_(of), parts_(std::move(parts)) {
   SkipEmpty();
   for (int buffer = 0; buffer < kBuffers && failed_.ok(); ++buffer) failed_ = Launch(buffer);
 }
@@ -27,7 +28,7 @@ Outcome Drain::Launch(int buffer) {
   if (part_ == parts_.size()) return {};
   const Part& part = parts_[part_];
   const uint64_t bytes = std::min(kBufferBytes, part.bytes - offset_);
-  if (Outcome queued = device_.Copy(buffer, part.from + offset_, bytes); !queued.ok())
+  if (Outcome queued = device_.Copy(of_, buffer, part.from + offset_, bytes); !queued.ok())
     return queued;
   flying_.push_back({buffer, part.to + offset_, bytes});
   offset_ += bytes;

@@ -18,8 +18,8 @@ class Drain {
     unsigned char* to;
     uint64_t bytes;
   };
-  // The device and all memory outlive the drain.
-  Drain(Device& device, std::vector<Part> parts);
+  // Of a finished image. The device and all memory outlive the drain.
+  Drain(Device& device, const Device::Packed& of, std::vector<Part> parts);
 
   // Lands the next bytes, at most kBufferBytes of one part, and adds how many to `landed`. Parts land
   // in their order. After a failure nothing is done but to fail again.
@@ -36,6 +36,7 @@ class Drain {
   void SkipEmpty();
 
   Device& device_;
+  const Device::Packed of_;
   std::vector<Part> parts_;
   size_t part_ = 0;      // the next to launch from
   uint64_t offset_ = 0;  // in it

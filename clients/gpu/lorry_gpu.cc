@@ -60,6 +60,13 @@ const char* lorry_gpu_pack(lorry_gpu* gpu, const lorry_gpu_source* sources, uint
   return Said(std::move(packed));
 }
 
+const char* lorry_gpu_wait(lorry_gpu_job* job, uint64_t milliseconds, uint8_t* packed) {
+  bool finished = false;
+  Outcome awaited = job->job.Await(std::chrono::milliseconds(milliseconds), finished);
+  *packed = finished ? 1 : 0;
+  return Said(std::move(awaited));
+}
+
 const char* lorry_gpu_find(lorry_gpu_job* job, lorry_gpu_stats* stats, uint8_t* known,
                            uint8_t* hashes) {
   Outcome found = job->job.Find();

@@ -1,6 +1,6 @@
 // The packer for other languages: what clients/python/src/lorry/gpu.py calls. Functions that return
 // a text return NULL when all went well, else what went wrong, which lives until the same thread's
-// next call. Of the jobs of a packer one is packed at a time, and one at a time is found, landed or freed.
+// next call. Of the jobs of a packer one is packed at a time, and one at a time is found or landed.
 // Nothing here ends the process.
 #pragma once
 
@@ -36,6 +36,9 @@ void lorry_gpu_close(lorry_gpu* gpu);  // after its jobs
 // which goes on when they are packed. Returns at once.
 const char* lorry_gpu_pack(lorry_gpu* gpu, const lorry_gpu_source* sources, uint64_t count,
                            uint64_t image_bytes, void* stream, lorry_gpu_job** out);
+// Waits until the image is packed, which is when the stream has come so far, but at most so many
+// milliseconds. Says whether it is.
+const char* lorry_gpu_wait(lorry_gpu_job* job, uint64_t milliseconds, uint8_t* packed);
 // Waits for what was found: of each source, and of each leaf of 1 MiB of the image whether `known`,
 // and its XXH3-128 (16 bytes).
 const char* lorry_gpu_find(lorry_gpu_job* job, lorry_gpu_stats* stats, uint8_t* known,

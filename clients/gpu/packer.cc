@@ -14,12 +14,19 @@ Outcome Job::Pack(std::vector<Source> sources, uint64_t image_bytes, void* strea
   return device_.Pack(plan_, stream, packed_);
 }
 
-Outcome Job::Find() {
+Outcome Job::Await(std::chrono::milliseconds limit, bool& finished) {
   if (packed_.memory == nullptr) return {"the job was not packed"};
-  if (Outcome awaited = device_.Await(packed_); !awaited.ok()) return awaited;
+  return device_.Await(packed_, limit, finished);
+}
+
+Outcome Job::Find() {
+  for (bool finished = false; !finished;) {
+    if (Outcome awaited = Await(std::chrono::seconds(1), finished); !awaited.ok()) return awaited;
+  }
   const Layout layout(plan_);
   std::vector<unsigned char> results(layout.end - layout.results);
-  Drain drain(device_, {{packed_.memory + layout.results, results.data(), results.size()}});
+  Drain drain(device_, packed_,
+              {{packed_.memory + layout.results, results.data(), results.size()}});
   for (uint64_t landed = 0; !drain.done();) {
     if (Outcome next = drain.Next(landed); !next.ok()) return next;
   }
@@ -50,7 +57,7 @@ Outcome Job::Land(unsigned char* image, std::span<const Span> spans, uint64_t& l
         parts.push_back({from, image + span.begin, span.bytes});
       }
     }
-    drain_.emplace(device_, std::move(parts));
+    drain_.emplace(device_, packed_, std::move(parts));
   }
   return drain_->Next(landed);
 }

@@ -1,8 +1,9 @@
 // One publish from a GPU: tensors are packed into an image in device memory, what they hold is found
 // out on the way, and the image comes down piece by piece. Belongs to one thread at a time. Of the jobs
-// of a device one is packed at a time, and one at a time is asked for anything else.
+// of a device one is packed at a time, and one at a time is found or landed.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -34,7 +35,9 @@ class Job {
   // stream does from now on begins. Once.
   Outcome Pack(std::vector<Source> sources, uint64_t image_bytes, void* stream);
 
-  // Waits for what the kernels found. After Pack, once.
+  // Says whether the kernels have run; waits for that, but no longer than `limit`. After Pack.
+  Outcome Await(std::chrono::milliseconds limit, bool& finished);
+  // Fetches what the kernels found, and waits for it where it was not awaited. After Pack, once.
   Outcome Find();
   // One for each source; after Find.
   const std::vector<TensorStats>& stats() const { return stats_; }

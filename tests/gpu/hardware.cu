@@ -161,6 +161,28 @@ void IsPartOfTheTrainingStream(Device& device, cudaStream_t training) {
   }
 }
 
+// Two adapters in one process, each with a stream: the second neither waits for the first's step nor
+// comes down after it.
+void WaitsForNoStepOfAnother(Device& device, cudaStream_t training) {
+  cudaStream_t other;
+  Check(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+  const Adapter adapter = Mixed(98, 60, 9000);
+  const OnDevice on_device(adapter);
+  {
+    Job late(device), job(device);
+    Spin<<<1, 1, 0, training>>>(2'000'000'000);
+    Check(late.Pack(on_device.sources, adapter.image_bytes, training));
+    Check(job.Pack(on_device.sources, adapter.image_bytes, other));
+    const Result result = Drained(job, on_device.sources, adapter.image_bytes);
+    Check(cudaStreamSynchronize(other));
+    Expect(cudaStreamQuery(training) == cudaErrorNotReady, "an image waits for another's step");
+    Expect(result.image == Expected(adapter), "an image beside another's step");
+    Expect(Drained(late, on_device.sources, adapter.image_bytes).image == Expected(adapter),
+           "the image that was late");
+  }
+  Check(cudaStreamDestroy(other));
+}
+
 // Images that are queued together have their own memory each; afterwards that of one is kept.
 void KeepsTheMemoryOfOneImage(Device& device, cudaStream_t training) {
   constexpr int kImages = 8;
@@ -273,6 +295,7 @@ int Main(bool sanitized) {
   PacksAsTheCpuDoes(*device, sanitized ? 3 : 40);
   if (sanitized) return failures == 0 ? 0 : 1;
   IsPartOfTheTrainingStream(*device, training);
+  WaitsForNoStepOfAnother(*device, training);
   KeepsTheMemoryOfOneImage(*device, training);
   HoldsTheTrainingStreamBriefly(*device, training, "bf16, 448 tensors", Format::kBf16, 448,
                                 200'000'000);

@@ -22,7 +22,7 @@ import xxhash
 
 from lorry import gpu, programs, upload
 from lorry.connection import Connection
-from lorry.errors import LorryError, Refused
+from lorry.errors import Cancelled, LorryError, Refused
 from lorry.gpu import LEAF_BYTES, Packer, find_packer
 from lorry.image import BufferPool, Image, Shard, build
 from lorry.mover import Movers
@@ -169,12 +169,15 @@ def test_a_gpu_that_fails_fails_the_version_and_is_left(packer: Packer, monkeypa
         image.wait(image.data.nbytes)
     image.close()
     assert "off the bus" in caplog.text
+    assert image.packing is not None
+    image.packing._thread.join(60)
+    assert packer._gpus == {}, "a full GPU needs the memory"
     assert build(adapter(packer, 2), 0, 1, BufferPool(), packer=packer).packing is None
 
 
 def test_a_library_that_refuses_to_pack_costs_nothing_but_time(packer: Packer, monkeypatch: pytest.MonkeyPatch) -> None:
     state = adapter(packer, 1)
-    monkeypatch.setattr(gpu, "_row", lambda part: (part.value.data_ptr(), 1, 1 << 62, 0, 1, part.begin, 0, 0))
+    monkeypatch.setattr(gpu, "_row", lambda part, value: (value.data_ptr(), 1, 1 << 62, 0, 1, part.begin, 0, 0))
     image = build(state, 0, 1, BufferPool(), packer=packer)
     assert image.packing is None
     assert image.data.tobytes() == build(state, 0, 1, BufferPool()).data.tobytes()
@@ -282,19 +285,65 @@ def test_bytes_are_read_while_others_are_on_their_way(packer: Packer, gate: thre
     assert landed(image) == expected.tobytes()
 
 
-def test_tensors_live_until_they_are_packed(packer: Packer, gate: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
-    state = adapter(packer, 12)
-    sources = [weakref.ref(tensor) for tensor in state.values()]
-    real, may_find = packer.call, threading.Event()
-    monkeypatch.setattr(packer, "call", lambda name, *rest: (name != "find" or may_find.wait(60)) and real(name, *rest))
+@pytest.fixture
+def step(packer: Packer, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """The trainer's own step, behind which the GPU packs: it is done once this is set."""
+    real, done = packer.call, threading.Event()
+
+    def call(name: str, *rest: object) -> None:
+        if name != "wait" or done.wait(0.01):
+            real(name, *rest)
+
+    monkeypatch.setattr(packer, "call", call)
+    return done
+
+
+def test_tensors_live_until_they_are_packed(packer: Packer, step: threading.Event, gate: threading.Event) -> None:
+    state = {name: torch.nn.Parameter(tensor) for name, tensor in adapter(packer, 12).items()}
+    memory = {parameter.data_ptr() for parameter in state.values()}
     image = build(state, 0, 1, BufferPool(), packer=packer)
+    assert image.packing is not None
+    for parameter in state.values():
+        parameter.data = torch.empty(0)  # as a trainer does that takes its weights off the GPU
     state.clear()
-    assert all(source() is not None for source in sources), "their memory would be another tensor's before the kernel reads it"
-    may_find.set()
+    assert {source.data_ptr() for source in image.packing._sources} == memory, "it would be another tensor's before the kernel reads it"
+    step.set()
     image.check()
-    assert all(source() is None for source in sources), "they would take room while the image comes down"
+    assert image.packing._sources == [], "they would take room while the image comes down"
     gate.set()
     landed(image)
+
+
+def test_an_image_does_not_wait_for_the_step_of_another(packer: Packer, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, late, done = packer.call, [], threading.Event()
+
+    def call(name: str, *rest: object) -> None:
+        if name == "pack":
+            late.append(rest[-1]._obj)  # the job
+        if name != "wait" or rest[0] is not late[0] or done.wait(0.01):
+            real(name, *rest)
+
+    monkeypatch.setattr(packer, "call", call)
+    first, second = (build(adapter(packer, layers), 0, 1, BufferPool(), packer=packer) for layers in (3, 2))
+    assert landed(second) == build(adapter(packer, 2), 0, 1, BufferPool()).data.tobytes()
+    done.set()
+    assert landed(first) == build(adapter(packer, 3), 0, 1, BufferPool()).data.tobytes()
+
+
+def test_whoever_gives_an_image_up_does_not_wait_for_the_step(packer: Packer, step: threading.Event) -> None:
+    image = build(adapter(packer, 2), 0, 1, BufferPool(), packer=packer)
+    packing = image.packing
+    assert packing is not None
+    image.close()
+    with pytest.raises(Cancelled):
+        image.wait(1)
+    assert packing._sources and packing._thread.is_alive(), "the GPU will still read them"
+    memory = weakref.ref(image.data)
+    image.release()
+    assert memory() is None, "another image's by now"
+    step.set()
+    packing._thread.join(60)
+    assert not packing._thread.is_alive() and packing._gpu.jobs == 0
 
 
 def test_one_image_at_a_time_comes_down(packer: Packer, gate: threading.Event) -> None:
@@ -363,7 +412,10 @@ def test_a_mover_sends_what_has_landed_while_the_rest_does(packer: Packer, gate:
 def test_nobody_waits_for_an_image_that_is_given_up(packer: Packer) -> None:
     image = build(adapter(packer, 40), 0, 1, BufferPool(), packer=packer)
     image.close()
-    assert image.packing is not None and not image.packing._thread.is_alive()
+    before = image.data.tobytes()
+    assert image.packing is not None
+    image.packing._thread.join(60)
+    assert not image.packing._thread.is_alive() and image.data.tobytes() == before
 
 
 def test_which_library_is_taken(library: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -33,7 +33,7 @@ Outcome CpuDevice::Pack(const Plan& plan, void*, Packed& packed) {
 
 void CpuDevice::Free(const Packed& packed) { std::free(packed.memory); }
 
-Outcome CpuDevice::Copy(int buffer, const unsigned char* from, uint64_t bytes) {
+Outcome CpuDevice::Copy(const Packed&, int buffer, const unsigned char* from, uint64_t bytes) {
   buffers_[buffer].assign(from, from + bytes);
   return {};
 }

@@ -14,9 +14,12 @@ class CpuDevice : public Device {
   explicit CpuDevice(unsigned stride = 1) : stride_(stride) {}
 
   Outcome Pack(const Plan& plan, void* stream, Packed& packed) override;
-  Outcome Await(const Packed&) override { return {}; }
+  Outcome Await(const Packed&, std::chrono::milliseconds, bool& finished) override {
+    finished = true;
+    return {};
+  }
   void Free(const Packed& packed) override;
-  Outcome Copy(int buffer, const unsigned char* from, uint64_t bytes) override;
+  Outcome Copy(const Packed&, int buffer, const unsigned char* from, uint64_t bytes) override;
   Outcome Wait(int) override { return {}; }
   const unsigned char* buffer(int buffer) const override { return buffers_[buffer].data(); }
 

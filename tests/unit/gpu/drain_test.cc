@@ -23,9 +23,9 @@ class LateDevice : public Device {
   }
 
   Outcome Pack(const Plan&, void*, Packed&) override { return {"nothing is packed here"}; }
-  Outcome Await(const Packed&) override { return {}; }
+  Outcome Await(const Packed&, std::chrono::milliseconds, bool&) override { return {}; }
   void Free(const Packed&) override {}
-  Outcome Copy(int buffer, const unsigned char* from, uint64_t bytes) override {
+  Outcome Copy(const Packed&, int buffer, const unsigned char* from, uint64_t bytes) override {
     if (Fails()) return {"the copy was refused"};
     EXPECT_LE(bytes, kBufferBytes);
     EXPECT_GT(bytes, 0u);
@@ -94,7 +94,7 @@ TEST_F(DrainTest, LandsEveryByteInOrderWheneverCopiesAreDone) {
   for (uint64_t seed = 0; seed < 30; ++seed) {
     LateDevice device(seed);
     std::fill(to_.begin(), to_.end(), 0);
-    Drain drain(device, Parts());
+    Drain drain(device, {}, Parts());
     uint64_t landed = 0;
     while (!drain.done()) {
       const uint64_t before = landed;
@@ -112,7 +112,7 @@ TEST_F(DrainTest, LandsEveryByteInOrderWheneverCopiesAreDone) {
 
 TEST_F(DrainTest, CopiesIntoOneBufferWhileTheOtherIsEmptied) {
   LateDevice device(1);
-  Drain drain(device, Parts());
+  Drain drain(device, {}, Parts());
   EXPECT_EQ(device.copies, 2) << "before anybody waits";
   uint64_t landed = 0;
   ASSERT_TRUE(drain.Next(landed).ok());
@@ -126,7 +126,7 @@ TEST_F(DrainTest, AFailureAtAnyCallStaysOne) {
   for (int call = 0; call < 12; ++call) {
     LateDevice device(9);
     device.fails_after = call;
-    Drain drain(device, Parts());
+    Drain drain(device, {}, Parts());
     uint64_t landed = 0;
     Outcome outcome;
     for (int i = 0; i < 20 && outcome.ok(); ++i) outcome = drain.Next(landed);
@@ -141,11 +141,11 @@ TEST_F(DrainTest, OneThatWasGivenUpDoesNotDisturbTheNext) {
     LateDevice device(seed);
     std::vector<unsigned char> nowhere(from_.size());
     {
-      Drain given_up(device, {{from_.data() + 5, nowhere.data(), from_.size() - 5}});
+      Drain given_up(device, {}, {{from_.data() + 5, nowhere.data(), from_.size() - 5}});
       uint64_t landed = 0;
       ASSERT_TRUE(given_up.Next(landed).ok());
     }
-    Drain drain(device, Parts());
+    Drain drain(device, {}, Parts());
     for (uint64_t landed = 0; !drain.done();) ASSERT_TRUE(drain.Next(landed).ok());
     EXPECT_TRUE(to_ == from_);
   }

@@ -234,9 +234,9 @@ TEST(Job, LandsNothingBeyondTheImage) {
 
 class CountingDevice : public CpuDevice {
  public:
-  Outcome Copy(int buffer, const unsigned char* from, uint64_t bytes) override {
+  Outcome Copy(const Packed& of, int buffer, const unsigned char* from, uint64_t bytes) override {
     ++copies;
-    return CpuDevice::Copy(buffer, from, bytes);
+    return CpuDevice::Copy(of, buffer, from, bytes);
   }
   int copies = 0;
 };

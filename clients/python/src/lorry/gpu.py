@@ -13,7 +13,7 @@ import math
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,8 +31,9 @@ _TORCH = {"torch.float32": "F32", "torch.float16": "F16", "torch.bfloat16": "BF1
 _SOURCE = np.dtype([("address", "u8"), ("rows", "u8"), ("columns", "u8"), ("row_stride", "i8"), ("column_stride", "i8"), ("begin", "u8"),
                     ("from", "u1"), ("to", "u1")], align=True)
 _STATS = np.dtype([("sum_squares", "f8"), ("finite", "u1"), ("zero", "u1")], align=True)
+_LOOK_MS = 200  # the longest that the library waits for a GPU in one call
 # The parameters of lorry_gpu_open and so on: p is a pointer, L a uint64_t, i an int.
-_SIGNATURES = {"open": "ip", "pack": "ppLLpp", "find": "pppp", "land": "pppLp", "free": "p"}
+_SIGNATURES = {"open": "ip", "close": "p", "pack": "ppLLpp", "wait": "pLp", "find": "pppp", "land": "pppLp", "free": "p"}
 
 _log = logging.getLogger("lorry")
 
@@ -47,8 +48,18 @@ class Part:
     dtype: str
 
 
+@dataclass
+class _Gpu:
+    """A GPU that the library was opened for."""
+
+    opened: ctypes.c_void_p
+    jobs: int = 0  # that are not freed
+    draining: threading.Lock = field(default_factory=threading.Lock)  # held while an image comes down through its two buffers
+
+
 class Packer:
-    """The library, and the GPUs that it was opened for. Thread-safe. Lives as long as the process: the next image uses its memory again.
+    """The library, and the GPUs that it was opened for. Thread-safe. Lives as long as the process: the next image uses its memory again,
+    until something fails.
 
     Args:
         path: of the library.
@@ -62,9 +73,8 @@ class Packer:
         self._calls = {name: _function(library, name, arguments) for name, arguments in _SIGNATURES.items()}
         library.lorry_gpu_kind.restype = ctypes.c_char_p
         self._kind: str = library.lorry_gpu_kind().decode()
-        self._devices: dict[int, ctypes.c_void_p] = {}  # by ordinal
-        self._draining: dict[int, threading.Lock] = {}  # held while the image of one job is taken from that GPU
-        self._packing = threading.Lock()
+        self._gpus: dict[int, _Gpu] = {}  # by ordinal
+        self._packing = threading.Lock()  # and held for the two beside it
         self._works = True
 
     def call(self, name: str, *arguments: Any) -> None:
@@ -83,7 +93,11 @@ class Packer:
         if device is None:
             return None
         ordinal = device.index or 0
-        rows = [_row(part) for part in parts]
+        # Until they are packed. torch knows nothing of the kernel that reads them: were they freed, it would give their memory to the
+        # next tensors of the stream that they were made in, which need not be the one that waits for the kernel. Detached, as a
+        # parameter's own memory is let go of where a trainer puts other data in it.
+        kept = [part.value.detach() for part in parts]
+        rows = [_row(part, value) for part, value in zip(parts, kept, strict=True)]
         if any(row is None for row in rows):
             return None
         sources = np.array(rows, dtype=_SOURCE)
@@ -96,20 +110,38 @@ class Packer:
                     raise RuntimeError("the current CUDA stream is being captured into a graph: publish before or after the capture")
                 stream = torch.cuda.current_stream(device).cuda_stream
             with self._packing:
-                if ordinal not in self._devices:
+                if ordinal not in self._gpus:
                     opened = ctypes.c_void_p()
                     self.call("open", ordinal, ctypes.byref(opened))
-                    self._devices[ordinal], self._draining[ordinal] = opened, threading.Lock()
-                self.call("pack", self._devices[ordinal], sources.ctypes.data, len(sources), image_bytes, stream, ctypes.byref(job))
+                    self._gpus[ordinal] = _Gpu(opened)
+                gpu = self._gpus[ordinal]
+                self.call("pack", gpu.opened, sources.ctypes.data, len(sources), image_bytes, stream, ctypes.byref(job))
+                gpu.jobs += 1
         except LorryError as error:
             self.give_up(str(error))
             return None
-        return Packing(self, job, self._draining[ordinal], parts, image_bytes)
+        return Packing(self, gpu, job, kept, [part.name for part in parts], image_bytes)
+
+    def free(self, gpu: _Gpu, job: ctypes.c_void_p) -> None:
+        """Gives the memory of a job back, for the next one."""
+        self.call("free", job)
+        with self._packing:
+            gpu.jobs -= 1
+            self._close_if_left()
 
     def give_up(self, why: str) -> None:
         """From here on tensors are copied one by one: what failed once would fail each time."""
         _log.warning("adapters are copied from the GPU tensor by tensor from here on, which is slower: %s", why)
-        self._works = False
+        with self._packing:
+            self._works = False
+            self._close_if_left()
+
+    def _close_if_left(self) -> None:
+        """Gives all memory back once nothing is packed any more: a trainer on a full GPU needs it."""
+        for ordinal, gpu in list(self._gpus.items()):
+            if not self._works and gpu.jobs == 0:
+                self.call("close", gpu.opened)
+                del self._gpus[ordinal]
 
     def _device_of(self, parts: Sequence[Part]) -> Any:
         """The one GPU that holds all of it."""
@@ -121,16 +153,14 @@ class Packer:
 class Packing:
     """An image on its way from the GPU. ``start`` once; any thread may wait for what it brings."""
 
-    def __init__(self, packer: Packer, job: ctypes.c_void_p, draining: threading.Lock, parts: Sequence[Part], image_bytes: int) -> None:
-        self._packer, self._job, self._draining = packer, job, draining
-        self._names = [part.name for part in parts]
-        # Until they are packed. torch knows nothing of the kernel that reads them: were they freed, it would give their memory to the
-        # next tensors of the stream that they were made in, which need not be the one that waits for the kernel.
-        self._sources = [part.value for part in parts]
+    def __init__(self, packer: Packer, gpu: _Gpu, job: ctypes.c_void_p, sources: list[Any], names: list[str], image_bytes: int) -> None:
+        self._packer, self._gpu, self._job = packer, gpu, job
+        self._sources, self._names = sources, names
         self._known = np.zeros(-(-image_bytes // LEAF_BYTES), dtype=np.uint8)
         self._hashes = np.zeros((len(self._known), 16), dtype=np.uint8)
         self._state = threading.Condition()
-        self._found = False
+        self._data: npt.NDArray[np.uint8] | None = None
+        self._writes = self._found = False
         self._failed: LorryError | None = None
         self._landed = 0
 
@@ -140,7 +170,8 @@ class Packing:
         self._lengths = np.array([end - begin for begin, end in spans], dtype=np.uint64)
         self._before = np.cumsum(self._lengths) - self._lengths  # bytes of the spans before each
         self._total = int(self._lengths.sum())
-        self._thread = threading.Thread(target=self._drain, args=(data,), name="lorry-gpu", daemon=True)
+        self._data = data
+        self._thread = threading.Thread(target=self._run, name="lorry-gpu", daemon=True)
         self._thread.start()
 
     def check(self) -> None:
@@ -168,12 +199,15 @@ class Packing:
             self._tell(failed=Cancelled("the upload was cancelled", "", "CANCELLED"))
 
     def close(self) -> None:
-        """Cancels, and waits for the thread: nothing is written to ``data`` any more once this returns."""
+        """Cancels. Nothing is written to ``data`` any more once this returns; the tensors are kept until the GPU has read them."""
         self.cancel()
-        self._thread.join()
+        with self._state:  # at most until a piece has been copied
+            self._state.wait_for(lambda: not self._writes)
+            self._data = None
 
     def _wait(self, reached: Any) -> None:
-        with self._state:  # without a timeout: the library waits at most ten minutes for the GPU, and then fails
+        # Without a timeout: it takes as long as the trainer's own step. ``cancel`` ends it, and a GPU that fails.
+        with self._state:
             self._state.wait_for(lambda: self._failed is not None or reached())
         if self._failed is not None:
             raise self._failed
@@ -186,24 +220,44 @@ class Packing:
             return int(self._begins[at]) + within
         return len(self._known) * LEAF_BYTES  # all spans are: the image's end, or some bytes behind it
 
-    def _drain(self, data: npt.NDArray[np.uint8]) -> None:
+    def _run(self) -> None:
         try:
-            with self._draining:
-                try:
-                    self._find()
-                    self._land(data)
-                finally:
-                    self._packer.call("free", self._job)
+            try:
+                self._await()
+                self._sources.clear()
+                with self._gpu.draining:
+                    self._drain()
+            finally:
+                self._packer.free(self._gpu, self._job)
         except LorryError as error:
             if error.code == "INTERNAL":  # the GPU has failed, and not the values: it is not used again
                 self._packer.give_up(str(error))
-            # After give_up: whoever waits may publish again at once, then without the GPU. The traceback would keep `data`.
+            # After give_up: whoever waits may publish again at once, then without the GPU. The traceback would keep the image.
             self._tell(failed=error.with_traceback(None))
+
+    def _await(self) -> None:
+        """Returns once the GPU has read the tensors, which it does behind the trainer's step, also if nobody wants them any more."""
+        packed = ctypes.c_uint8()
+        while not packed.value:
+            self._packer.call("wait", self._job, _LOOK_MS, ctypes.byref(packed))
+
+    def _drain(self) -> None:
+        with self._state:
+            self._writes = self._failed is None
+        if not self._writes:
+            return
+        try:
+            assert self._data is not None
+            self._find()
+            self._land(self._data)
+        finally:
+            with self._state:
+                self._writes, self._data = False, None
+                self._state.notify_all()
 
     def _find(self) -> None:
         stats = np.zeros(len(self._names), dtype=_STATS)
         self._packer.call("find", self._job, stats.ctypes.data, self._known.ctypes.data, self._hashes.ctypes.data)
-        self._sources.clear()
         bad = np.flatnonzero(stats["finite"] == 0)
         if len(bad) > 0:
             raise Refused(f'"{self._names[bad[0]]}" holds NaN or infinity; the training step diverged, publish an earlier one',
@@ -243,13 +297,13 @@ def _load(path: str) -> Packer | None:
 def _function(library: ctypes.CDLL, name: str, arguments: str) -> Any:
     function = getattr(library, f"lorry_gpu_{name}")
     function.argtypes = [{"p": ctypes.c_void_p, "L": ctypes.c_uint64, "i": ctypes.c_int}[kind] for kind in arguments]
-    function.restype = None if name == "free" else ctypes.c_char_p
+    function.restype = None if name in ("free", "close") else ctypes.c_char_p
     return function
 
 
-def _row(part: Part) -> tuple[int, ...] | None:
+def _row(part: Part, value: Any) -> tuple[int, ...] | None:
     """The part as an entry of ``_SOURCE``, which describes a matrix; None where it cannot be described so."""
-    value, dtype = part.value, _TORCH.get(str(part.value.dtype))
+    dtype = _TORCH.get(str(value.dtype))
     if dtype is None or part.dtype not in _FORMATS:
         return None
     if value.dim() == 2:
