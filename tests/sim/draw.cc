@@ -185,6 +185,8 @@ void DrawMore(uint64_t seed, Faults& faults) {
   Prng prng(seed ^ kMore);
   faults.direct = Seldom(prng, 500);
   faults.evict = Seldom(prng, 600);
+  faults.ignored = IsOneIn(absl::StrCat("ignored ", seed), 150) ? 100 : 0;
+  faults.other_base = IsOneIn(absl::StrCat("other_base ", seed), 150) ? 100 : 0;
   faults.words = IsOneIn(absl::StrCat("words ", seed), 250) ? 1'000 : 0;
   // A journal on a disk that is lost with its process.
   if (IsOneIn(absl::StrCat("volatile ", seed), 50)) faults.journal_loss = 1'000;

@@ -26,8 +26,18 @@ bool HoldsASlot(const Core& core, const Residency& residency) {
          IsUncertain(core, residency);
 }
 
+// Whether the engine's list counts for the slot of a name that it has: where nothing was loaded or
+// unloaded since, it does, though it may be too old to say how the name came there.
+bool CountsListed(const Core& core, const Residency& residency) {
+  return core.registry.SlotsSettled() || core.FreshlyListed(residency);
+}
+
+bool HasListedSlot(const Core& core, const Residency& residency) {
+  return CountsListed(core, residency) && core.registry.listing.contains(residency.name);
+}
+
 bool TakesSlot(const Core& core, const Residency& residency) {
-  return HoldsASlot(core, residency) || core.IsListed(residency);
+  return HoldsASlot(core, residency) || HasListedSlot(core, residency);
 }
 
 // Calls `with` for each residency and whether the engine's list, of whatever age, has its name. Says
@@ -82,7 +92,7 @@ uint32_t SlotsSpared(const Core& core, const Residency& residency) {
 // Whether it is to be loaded now, so that other versions may be unloaded for it.
 bool Claims(const Core& core, const Residency& residency) {
   if (!residency.IsAny<at::Fetched, at::Hashing, at::Checking, at::Deleting>()) return false;
-  if (!core.IsWantedLoaded(residency) || core.IsListed(residency)) return false;
+  if (!core.IsWantedLoaded(residency) || HasListedSlot(core, residency)) return false;
   if (MustBeLoaded(core, residency)) return true;
   // Nothing is unloaded where that would not give the slot that is needed.
   return PlaceOf(core, residency).has_value() &&
@@ -203,7 +213,7 @@ bool LetStay(Core& core) {
 uint32_t SlotsUsed(const Core& core) {
   uint32_t ours = 0;
   const uint32_t others = CompareWithListing(core, [&](const Residency& residency, bool is_listed) {
-    if (HoldsASlot(core, residency) || (is_listed && core.FreshlyListed(residency))) ++ours;
+    if (HoldsASlot(core, residency) || (is_listed && CountsListed(core, residency))) ++ours;
   });
   return others + ours;
 }

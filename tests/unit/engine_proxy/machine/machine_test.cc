@@ -331,6 +331,19 @@ TEST(Residency, SlotsAreCountedByAListingThatShowsWhatTheLastLoadSettled) {
   EXPECT_EQ(bench.StateOf(2), fleet::ResidencyState::kFetched) << "the last slot is for a MUST";
 }
 
+TEST(Residency, WhatOthersLoadedAnewUnderItsNameKeepsItsSlot) {
+  Bench bench(fleet::EngineKind::kVllm, 1);
+  bench.Desire(1, {1});
+  bench.Desire(2, {2});
+  ASSERT_EQ(bench.Told(2), "FETCHED NO_SLOT");
+  bench.engine_[Bench::NameOf(1)] = "/elsewhere";
+  bench.silent_ = {kUnloadEffect};
+  bench.Pass(6'000);
+  EXPECT_FALSE(bench.Routed(1)) << "the list has told it";
+  EXPECT_EQ(bench.loads_.size(), 1u) << "it is to leave first";
+  EXPECT_TRUE(bench.records_.contains("unloading"));
+}
+
 TEST(Rows, ARollingRowServesTheOldVersionUntilTheNewOneIsLoaded) {
   Bench bench;
   bench.Desire(1, {1});

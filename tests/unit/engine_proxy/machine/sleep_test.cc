@@ -43,6 +43,41 @@ TEST_F(MemoryTest, WhatIsStillThereIsNotLoadedAgain) {
   EXPECT_EQ(bench_.unloads_, 0);
 }
 
+TEST_F(MemoryTest, WhatIsNotBelievedYetKeepsItsSlot) {
+  bench_.limits_.slots = 1;
+  bench_.files_ = {{"/d/one", "1"}};
+  bench_.asleep_ = true;
+  bench_.See();
+  bench_.asleep_ = false;
+  bench_.silent_ = {kListEffect};
+  bench_.See();
+  bench_.Tell(BindAsked{1, "lora_v1", "/d/one"});
+  ASSERT_EQ(bench_.reads_, 1);
+  EXPECT_EQ(loads(), 1u) << "the engine has no room beside what must stay";
+  EXPECT_EQ(bench_.bind_answers_[1].reason, "NO_SLOT");
+  bench_.silent_.clear();
+  for (OpId op = 1; op < 50; ++op) bench_.Tell(Listed{op, Outcome::kOk, bench_.engine_});
+  EXPECT_TRUE(bench_.Routed(1));
+  EXPECT_EQ(bench_.unloads_, 0);
+}
+
+TEST_F(MemoryTest, NobodyLeavesForWhatHasItsSlot) {
+  bench_.limits_.slots = 3;
+  bench_.See();
+  bench_.load_answer_ = LoadDone{0, Outcome::kUnknown, "", ""};  // and may come to pass
+  bench_.Desire(1, {0, 1});
+  ASSERT_EQ(bench_.StateOf(0), ResidencyState::kFailed);
+  bench_.limits_.slots = 2;
+  bench_.asleep_ = true;
+  bench_.See();
+  bench_.asleep_ = false;
+  bench_.silent_ = {kListEffect};
+  bench_.See();
+  bench_.Pass(500);
+  ASSERT_FALSE(bench_.Routed(1));
+  EXPECT_EQ(bench_.unloads_, 0);
+}
+
 TEST_F(MemoryTest, WhatIsGoneIsLoadedAgainThoughAListOfItsSleepNamesIt) {
   bench_.asleep_ = true;
   bench_.See();
