@@ -4,6 +4,7 @@
 
 #include "services/engine_proxy/machine/loading.h"
 #include "services/engine_proxy/machine/memory.h"
+#include "services/engine_proxy/machine/pauses.h"
 #include "services/engine_proxy/machine/residency.h"
 #include "services/engine_proxy/machine/uncounted.h"
 #include "services/engine_proxy/machine/verdicts.h"
@@ -65,6 +66,7 @@ void BeginBoot(Core& core, const BootId& boot) {
   }
   core.registry.after = core.now;
   ForgetMemory(core, boot);
+  ForgetPause(core);
 }
 
 bool WantsList(const Core& core) {

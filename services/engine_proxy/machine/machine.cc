@@ -94,19 +94,21 @@ void PutTableBeforePause(std::vector<Effect>& effects) {
   if (table != effects.end()) std::rotate(pause, table, table + 1);
 }
 
+void AdvanceServing(Core& core) {
+  AdvanceRows(core);
+  AdvanceDoor(core);
+}
+
 void Plan(Core& core) {
   AdvanceUncounted(core);
   AdvanceMemory(core);
   AdvanceResidencies(core);
   if (AdvanceBindings(core)) AdvanceResidencies(core);
-  AdvanceRows(core);
-  AdvanceDoor(core);  // before unloads: what they wait for is a table without the name
+  AdvanceServing(core);  // before unloads: what they wait for is a table without the name
   if (AdvanceUnloads(core)) AdvanceDoor(core);
-  if (AdvanceCalls(core)) {
-    AdvanceRows(core);  // what they stand on may not be believed any more
-    AdvanceDoor(core);
-  }
-  AdvancePause(core);  // after a flip that it was held for, and never beside a call of the registry
+  if (AdvanceCalls(core)) AdvanceServing(core);  // what rows stand on may not be believed any more
+  // After a flip that it was held for, and never beside a call of the registry.
+  if (AdvancePause(core)) AdvanceServing(core);
   AdvanceEngine(core);
   AskOccupancyIfNeeded(core);
   AnswerBindCalls(core);

@@ -254,24 +254,31 @@ void HandleResumeDone(Core& core, const ResumeDone& event) {
   AnswerServed(core, Outcome::kOk, "", "");
 }
 
-void AdvancePause(Core& core) {
+void ForgetPause(Core& core) {
   Pause& pause = core.pause;
-  if (!IsPaused(core)) return BeginIfWanted(core);
-  if (!core.boot.empty() && pause.record->boot != core.boot) {
-    pause.rows.clear();
-    pause.by_framework = pause.is_doubtful = false;
-    // The boot that was paused has ended: whoever wanted the engine to go on has that now.
-    AnswerServed(core, IsResuming(core) ? Outcome::kOk : Outcome::kBroken, "ENGINE_RESTARTED",
-                 "the engine was started again meanwhile, and is not paused");
-    Move(core, PauseEvent::kBootEnded);
-    return;
+  if (!IsPaused(core) || pause.record->boot == core.boot) return;
+  pause.rows.clear();
+  pause.by_framework = pause.is_doubtful = false;
+  // Whoever wanted the engine to go on has that now.
+  AnswerServed(core, IsResuming(core) ? Outcome::kOk : Outcome::kBroken, "ENGINE_RESTARTED",
+               "the engine was started again meanwhile, and is not paused");
+  Move(core, PauseEvent::kBootEnded);
+}
+
+bool AdvancePause(Core& core) {
+  const PausePhase& phase = core.pause.phase;
+  const size_t before = phase.index();
+  if (!IsPaused(core)) {
+    BeginIfWanted(core);
+  } else if (!IsResuming(core)) {
+    EndIfOver(core);
   }
-  if (!std::holds_alternative<Resuming>(pause.phase)) EndIfOver(core);
   // Asked until the engine says that it goes on; a resume of an engine that runs is harmless. An
   // answer is waited for, however late it is: the driver always gives one.
-  const auto* resuming = std::get_if<Resuming>(&pause.phase);
+  const auto* resuming = std::get_if<Resuming>(&phase);
   if (resuming != nullptr && resuming->op == 0 && core.now >= resuming->retry_at && core.answers)
     Move(core, PauseEvent::kResumeDue);
+  return phase.index() != before;
 }
 
 std::optional<Tick> PauseWakeAt(const Core& core) {

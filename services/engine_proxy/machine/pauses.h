@@ -17,7 +17,10 @@ void RestorePause(Core& core, const PausedRecord& record);
 
 void HandlePauseDone(Core& core, const PauseDone& event);
 void HandleResumeDone(Core& core, const ResumeDone& event);
-void AdvancePause(Core& core);
+// True: it has begun or is over, which rows and the door's table follow.
+bool AdvancePause(Core& core);
+// Ends a pause of an engine's earlier boot.
+void ForgetPause(Core& core);
 
 // Asks the engine for a framework's pause. The caller has seen that no pause holds and that nothing
 // is at work in the engine's registry, or that a framework's pause holds already.

@@ -81,6 +81,19 @@ TEST_F(FrameworkCallsTest, NewRequestsWaitForItsEndAtTheDoor) {
   EXPECT_EQ(held_ms(), 0u) << "of Lorry's own, rows say who waits";
 }
 
+TEST_F(FrameworkCallsTest, NobodyWaitsForItsEndOnceItIsOver) {
+  const auto held_ms = [&] { return bench_.machine_->door_table().framework_pause_ms; };
+  bench_.silent_ = {kTableEffect, kListEffect, kResumeEffect};  // what would step the machine again
+  Pause();
+  ASSERT_EQ(held_ms(), kDeadlineMs);
+  bench_.Reboot();
+  EXPECT_EQ(held_ms(), 0u) << "the new boot is not paused";
+  Pause();
+  ASSERT_EQ(held_ms(), kDeadlineMs);
+  bench_.Pass(kDeadlineMs);
+  EXPECT_EQ(held_ms(), 0u) << "its time is over";
+}
+
 TEST_F(FrameworkCallsTest, IsWrittenDownBeforeTheEngineHearsOfIt) {
   bench_.silent_ = {kPauseEffect};
   const uint64_t pause = Pause();

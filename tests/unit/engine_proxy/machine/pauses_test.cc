@@ -104,6 +104,25 @@ TEST_F(PauseTest, ItEndsAtItsOwnDeadlineAndDoesNotBeginAgain) {
   EXPECT_EQ(pauses(), 1u);
 }
 
+TEST_F(PauseTest, ARowGoesOnByItsRequestsTheMomentThatItsTimeIsOver) {
+  bench_.silent_ = {kPauseEffect, kResumeEffect};
+  Lock(PauseKind::kWait, 2'000);
+  bench_.Pass(1'500);
+  EXPECT_FALSE(IsLocked());
+  bench_.Pass(500);
+  EXPECT_TRUE(IsLocked()) << "no request is left";
+}
+
+TEST_F(PauseTest, TheDoorKnowsBeforeTheEngineHearsOfIt) {
+  bench_.silent_ = {kPauseEffect, kTableEffect};
+  bench_.quiesce_ = {PauseKind::kKeep, 10'000, true};
+  bench_.Row(RowMode::kHeld, 2);
+  bench_.Row(RowMode::kLocked, 2);
+  bench_.Report();  // of the table that holds the row
+  ASSERT_TRUE(IsWrittenDown());
+  EXPECT_TRUE(DoorKnows());
+}
+
 TEST_F(PauseTest, WhoeverLooksSeesThatTheEngineHasNotGoneOnYet) {
   const auto detail = [&] { return bench_.machine_->Observe().health_detail; };
   bench_.resume_outcome_ = Outcome::kUnknown;
