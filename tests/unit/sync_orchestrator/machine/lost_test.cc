@@ -183,6 +183,35 @@ TEST_F(Lost, WhatIsNotPinnedGoesOnToTheNewestWhereAnOperatorSaysSo) {
   EXPECT_EQ(fleet_.Committed(), 2u);
 }
 
+TEST_F(Lost, WhatWasUnderWayWhenTheBackupWasTakenIsDecidedOnceItIsAdopted) {
+  fleet_.Publish(2);
+  ASSERT_TRUE(fleet_.Pool().sync.has_value());
+  const Records backup = fleet_.records_;
+  Settle();
+  fleet_.Of("e1").rows[0].target = fleet_.NameOf(first_);  // where the door had not heard of it
+  Restore(backup);
+  Rejoin();
+  ASSERT_TRUE(fleet_.Adopt(/*newest=*/true).status.ok()) << fleet_.replies_.back().status;
+  Settle();
+  EXPECT_EQ(fleet_.Committed(), 2u);
+}
+
+TEST_F(Lost, SoIsWhatWaitedForAnEngine) {
+  fleet_.Step(SessionLost{fleet_.SessionOf(MemberId("e1"))});
+  fleet_.Pass(fleet_.config_.lost_after_ms);
+  fleet_.Publish(2);
+  ASSERT_FALSE(fleet_.Pool().sync.has_value());
+  const Records backup = fleet_.records_;
+  fleet_.Publish(3);
+  fleet_.Delete({kMath, RunId(1), VersionNumber(3)});
+  Restore(backup);
+  ASSERT_EQ(Where(), Footing::kRecordsLost);
+  Rejoin();
+  ASSERT_TRUE(fleet_.Adopt(/*newest=*/true).status.ok()) << fleet_.replies_.back().status;
+  Settle();
+  EXPECT_EQ(fleet_.Committed(), 2u);
+}
+
 TEST_F(Lost, AMemberThatFollowsALaterReignSaysThatTheRecordsAreLost) {
   fleet_.Restart();
   fleet_.Rejoin("e1", Term{1, 9});

@@ -118,6 +118,17 @@ TEST(Sync, WhoWaitsForEnginesIsToldWhatIsWrongWithThem) {
   EXPECT_EQ(fleet.Pool().detail, "engines refuse it: ENGINE_REFUSED: rank 64");
 }
 
+TEST(Sync, BehindAPinToAVersionThatIsGoneItIsSaidWhyOthersWait) {
+  Fleet fleet;
+  const VersionKey pinned = fleet.Publish(1);
+  fleet.Override(pinned, "pin");
+  fleet.Delete(pinned);
+  fleet.Publish(2);
+  ASSERT_EQ(fleet.Committed(), 0u);
+  EXPECT_EQ(fleet.Pool().waits_for, "OVERRIDDEN");
+  EXPECT_NE(fleet.Pool().detail.find("pins the pool to math r1.1"), std::string::npos);
+}
+
 TEST(Sync, AnotherBootIsTheMembersDeath) {
   Fleet fleet;
   fleet.Join("e1");
