@@ -36,8 +36,8 @@ bool MayFetch(const Core& core, const Residency& residency, uint32_t fetches) {
   // The directory that is read for a call just now may turn out to be this binding's.
   if (core.bindings.reading != 0 && IsBinding(residency)) return false;
   // SGLang may load a listed name again by itself, so it has to be unloaded before its directory is
-  // written anew.
-  return fetches < core.config.fetches_limit && !core.IsListed(residency);
+  // written anew, and a list after that has to show it.
+  return fetches < core.config.fetches_limit && !core.registry.listing.contains(residency.name);
 }
 
 bool MayDelete(const Core& core, const Residency& residency) {

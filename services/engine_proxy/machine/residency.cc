@@ -234,8 +234,10 @@ std::vector<Residency*> ByUrgency(Core& core) {
   return residencies;
 }
 
+// What the engine may still list is kept, with what is known of its requests.
 bool IsGone(const Core& core, const Residency& residency) {
-  return residency.Is<at::Absent>() && !core.IsWanted(residency) && !core.IsListed(residency);
+  return residency.Is<at::Absent>() && !core.IsWanted(residency) &&
+         !core.registry.listing.contains(residency.name);
 }
 
 }  // namespace

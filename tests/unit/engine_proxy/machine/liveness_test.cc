@@ -149,6 +149,35 @@ TEST(Fetching, IsCancelledWhereTheEngineLoadsTheNameByItself) {
   EXPECT_EQ(bench.Told(1), "LOADED");
 }
 
+TEST(Fetching, DoesNotBeginWhileTheEngineMayStillListTheName) {
+  Bench bench;
+  bench.engine_[Bench::NameOf(1)] = "/" + Bench::NameOf(1).value;
+  bench.Pass(6'000);
+  bench.Desire(0, {1});
+  ASSERT_EQ(bench.unloads_, 0) << "an earlier process may have let requests in";
+  bench.silent_ = {kListEffect};
+  bench.asleep_ = true;
+  bench.See();  // what was listed is not believed any more
+  EXPECT_EQ(bench.fetches_, 0) << "the engine may read what would be written";
+  bench.silent_.clear();
+  bench.asleep_ = false;
+  bench.Look(2);
+  for (OpId op = 1; op < 50; ++op) bench.Tell(Listed{op, Outcome::kOk, bench.engine_});
+  bench.Pass(6'000);
+  EXPECT_EQ(bench.unloads_, 1);
+  EXPECT_EQ(bench.Told(1), "LOADED");
+}
+
+TEST(Fetching, BeginsWhereTheEngineThatListedTheNameHasEnded) {
+  Bench bench;
+  bench.engine_[Bench::NameOf(1)] = "/" + Bench::NameOf(1).value;
+  bench.Pass(6'000);
+  bench.Desire(0, {1});
+  ASSERT_EQ(bench.fetches_, 0);
+  bench.Tell(EngineLost{.ended = true, .why = "refused"});
+  EXPECT_EQ(bench.fetches_, 1);
+}
+
 TEST(Hello, HasWhatIsSoAndNotWhatWasLastSentInASession) {
   Bench bench;
   bench.Desire(1, {1});

@@ -61,6 +61,16 @@ TEST_F(MemoryTest, WhatIsNotBelievedYetKeepsItsSlot) {
   EXPECT_EQ(bench_.unloads_, 0);
 }
 
+TEST_F(MemoryTest, WhatNobodyWantsLeavesHoweverOftenTheEngineSleeps) {
+  bench_.engine_[Bench::NameOf(7)] = "/elsewhere";
+  for (int second = 0; second < 20; ++second) {
+    bench_.asleep_ = second % 2 == 1;
+    bench_.Look(1);
+  }
+  EXPECT_EQ(bench_.unloads_, 1);
+  EXPECT_FALSE(bench_.engine_.contains(Bench::NameOf(7)));
+}
+
 TEST_F(MemoryTest, NobodyLeavesForWhatHasItsSlot) {
   bench_.limits_.slots = 3;
   bench_.See();
