@@ -89,6 +89,12 @@ uint32_t SlotsSpared(const Core& core, const Residency& residency) {
   return core.IsBound(residency.name) && PlaceOf(core, residency).has_value() ? 0 : 1;
 }
 
+// Whether none is free for it where so many are used. A load of it without an answer may have its own.
+bool LacksSlot(const Core& core, const Residency& residency, uint32_t used) {
+  const uint32_t by_others = used - (IsUncertain(core, residency) ? 1 : 0);
+  return by_others + SlotsSpared(core, residency) >= core.limits.slots;
+}
+
 // Whether it is to be loaded now, so that other versions may be unloaded for it.
 bool Claims(const Core& core, const Residency& residency) {
   if (!residency.IsAny<at::Fetched, at::Hashing, at::Checking, at::Deleting>()) return false;
@@ -106,7 +112,7 @@ bool WaitsForASlot(const Core& core) {
     const Residency& residency = entry.second;
     if (!Claims(core, residency)) return false;
     if (!used.has_value()) used = SlotsUsed(core);
-    return *used + SlotsSpared(core, residency) >= core.limits.slots;
+    return LacksSlot(core, residency, *used);
   });
 }
 
@@ -219,10 +225,7 @@ uint32_t SlotsUsed(const Core& core) {
 }
 
 bool IsSlotFree(const Core& core, const Residency& residency) {
-  const uint32_t slots = core.limits.slots;
-  if (slots == 0) return true;
-  const uint32_t others = SlotsUsed(core) - (IsUncertain(core, residency) ? 1 : 0);
-  return others + SlotsSpared(core, residency) < slots;
+  return core.limits.slots == 0 || !LacksSlot(core, residency, SlotsUsed(core));
 }
 
 bool LetsOthersFirst(const Core& core, const Residency& residency) {

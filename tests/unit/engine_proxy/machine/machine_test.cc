@@ -318,6 +318,23 @@ TEST(Residency, AnOldMayVersionMakesRoomForAMust) {
   EXPECT_EQ(bench.StateOf(3), fleet::ResidencyState::kLoaded);
 }
 
+TEST(Residency, NobodyLeavesForALoadThatIsTriedAgainAndMayHaveItsSlot) {
+  Bench bench(fleet::EngineKind::kVllm, 2);
+  bench.Desire(0, {1});
+  bench.load_answer_ = LoadDone{0, Outcome::kUnknown, "", ""};
+  bench.Desire(0, {1, 2});
+  ASSERT_EQ(bench.StateOf(2), fleet::ResidencyState::kFailed);
+  bench.load_answer_.reset();
+  bench.silent_ = {kHashEffect};
+  bench.Pass(31'000);
+  ASSERT_NE(bench.StateOf(2), fleet::ResidencyState::kFailed) << "its files are looked at again";
+  bench.silent_.clear();
+  for (OpId op = 1; op < 100; ++op) bench.Tell(DirectoryHashed{op, true});
+  EXPECT_EQ(bench.StateOf(2), fleet::ResidencyState::kLoaded);
+  EXPECT_EQ(bench.StateOf(1), fleet::ResidencyState::kLoaded);
+  EXPECT_EQ(bench.unloads_, 0);
+}
+
 TEST(Residency, SlotsAreCountedByAListingThatShowsWhatTheLastLoadSettled) {
   Bench bench(fleet::EngineKind::kVllm, 3);
   bench.counts_[Bench::NameOf(1)] = 1;  // it cannot be unloaded
