@@ -12,8 +12,8 @@
 #include "absl/strings/strip.h"
 #include "clients/cli/context.h"
 #include "clients/cli/verb.h"
-#include "lib/base/did_you_mean.h"
 #include "lib/base/error.h"
+#include "lib/fleet/unknown_pool.h"
 #include "lib/rpc/policy_messages.h"
 
 namespace lorry::cli {
@@ -320,12 +320,8 @@ absl::StatusOr<std::string> OnlyPool(const std::string& adapter,
 absl::Status CheckPool(const std::string& adapter, const AdapterPolicy& policy,
                        const std::string& pool) {
   LORRY_ASSIGN_OR_RETURN(const fleet::AdapterPolicy read, rpc::PolicyFromProto(policy));
-  std::vector<std::string> known;
-  for (const auto& [name, source] : read.pools) known.push_back(name.value);
-  if (std::ranges::find(known, pool) != known.end()) return absl::OkStatus();
-  return Error(absl::StatusCode::kNotFound, "UNKNOWN_POOL",
-               absl::StrCat("the policy of ", adapter, " names no pool ", pool, ", only ",
-                            absl::StrJoin(known, ", "), DidYouMean(pool, known)));
+  if (read.pools.contains(PoolName(pool))) return absl::OkStatus();
+  return fleet::UnknownPool(AdapterName(adapter), read, PoolName(pool));
 }
 
 }  // namespace lorry::cli

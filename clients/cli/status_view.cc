@@ -8,7 +8,9 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "clients/cli/context.h"
+#include "lib/base/a_few.h"
 #include "lib/base/counted.h"
+#include "lib/base/did_you_mean.h"
 #include "lib/base/strings.h"
 
 namespace lorry::cli {
@@ -391,8 +393,23 @@ std::vector<std::string> Warnings(const StatusMessage& status) {
                                       " --pool ", pool.pool(), " --lift ends the pin"));
     }
   }
+  std::map<std::string, std::string> empty;  // by pool: an adapter of each is enough
+  for (const PoolStatus& pool : status.pools()) {
+    if (std::string why = WhyNoEngine(status, pool.pool()); !why.empty())
+      empty.try_emplace(pool.pool(), absl::StrCat(pool.adapter(), ": ", why));
+  }
+  for (const auto& [pool, warning] : empty) warnings.push_back(warning);
   for (const std::string& warning : EngineWarnings(status)) warnings.push_back(warning);
   return warnings;
+}
+
+std::string WhyNoEngine(const StatusMessage& status, const std::string& pool) {
+  std::set<std::string> with_engines;
+  for (const MemberStatus& member : status.members()) with_engines.insert(member.pool());
+  if (with_engines.empty() || with_engines.contains(pool)) return "";
+  const std::vector<std::string> known(with_engines.begin(), with_engines.end());
+  return absl::StrCat("no engine is in pool ", pool, ", only in ", AFew(known),
+                      DidYouMean(pool, known));
 }
 
 std::vector<std::string> Changes(const StatusMessage& before, const StatusMessage& after) {

@@ -24,8 +24,11 @@ Table Engines(const StatusMessage& status);
 // "e1 active; e2, e3 fetching; 12 engines loaded": where a version stands, empty when nobody says.
 std::string Progress(const lorry::sync::v1::WatchSyncResponse& progress);
 // Sentences that `lorry status` adds: the store is away, versions are poisoned, pools are pinned,
-// engines have fewer slots than their adapters ask for.
+// engines have fewer slots than their adapters ask for, a pool has no engine while others have some.
 std::vector<std::string> Warnings(const StatusMessage& status);
+// "no engine is in pool rolout, only in rollout; did you mean rollout?": empty where one is, or where
+// no engine is known at all. A pool may be named before its first engine comes.
+std::string WhyNoEngine(const StatusMessage& status, const std::string& pool);
 
 // What to say when the picture changed, one line each; everything where `before` is empty.
 std::vector<std::string> Changes(const StatusMessage& before, const StatusMessage& after);

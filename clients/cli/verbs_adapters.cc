@@ -7,10 +7,12 @@
 #include "absl/strings/str_join.h"
 #include "clients/cli/context.h"
 #include "clients/cli/policy_text.h"
+#include "clients/cli/status_view.h"
 #include "clients/cli/verbs.h"
 #include "lib/base/counted.h"
 #include "lib/base/error.h"
 #include "lib/fleet/selector.h"
+#include "lib/rpc/policy_messages.h"
 
 namespace lorry::cli {
 namespace {
@@ -120,10 +122,25 @@ absl::StatusOr<store::v1::Adapter> Adjusted(client::Client& client, const std::s
   return client.SetPolicy(name, policy, known->adapter().generation());
 }
 
+// A pool may be named before its first engine comes, so that a misspelt one is no error. The
+// orchestrator need not be reached to set a policy.
+void WarnOfEmptyPools(const Context& context, client::Client& client,
+                      const common::v1::AdapterPolicy& policy) {
+  const auto pools = rpc::PolicyFromProto(policy);
+  if (!pools.ok() || context.orchestrator().empty()) return;
+  const auto status = client.Status();
+  if (!status.ok()) return;
+  for (const auto& [pool, source] : pools->pools) {
+    const std::string why = WhyNoEngine(*status, pool.value);
+    if (!why.empty()) std::fprintf(stderr, "lorry: %s\n", Visible(why).c_str());
+  }
+}
+
 absl::StatusOr<int> Policy(Context& context, const Arguments& arguments) {
   LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
   LORRY_ASSIGN_OR_RETURN(const store::v1::Adapter adapter,
                          Adjusted(*client, arguments.At(0), arguments.Texts("set")));
+  if (arguments.Has("set")) WarnOfEmptyPools(context, *client, adapter.policy());
   if (context.json()) {
     context.PrintJson(adapter.policy());
     return kOk;
@@ -149,6 +166,7 @@ absl::StatusOr<int> Create(Context& context, const Arguments& arguments) {
   // Generation 0: it must be new.
   LORRY_ASSIGN_OR_RETURN(const store::v1::Adapter adapter,
                          client->SetPolicy(arguments.At(0), policy, 0));
+  WarnOfEmptyPools(context, *client, policy);
   if (context.json()) {
     context.PrintJson(adapter);
   } else {

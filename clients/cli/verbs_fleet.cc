@@ -4,11 +4,11 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "clients/cli/context.h"
 #include "clients/cli/remedies.h"
 #include "clients/cli/status_view.h"
 #include "clients/cli/verbs.h"
+#include "lib/base/a_few.h"
 #include "lib/base/did_you_mean.h"
 #include "lib/base/error.h"
 #include "lib/fleet/selector.h"
@@ -24,7 +24,7 @@ constexpr char kNoEngines[] =
     "brings one\n";
 
 // The picture of one pool, or of all. NOT_FOUND UNKNOWN_POOL where it is empty because no engine
-// and no policy names the pool, and others are named.
+// and no policy names the pool.
 absl::StatusOr<StatusMessage> StatusOf(client::Client& client, const std::string& pool,
                                        const std::string& adapter = "") {
   LORRY_ASSIGN_OR_RETURN(StatusMessage status, client.Status(pool, adapter));
@@ -33,11 +33,13 @@ absl::StatusOr<StatusMessage> StatusOf(client::Client& client, const std::string
   std::set<std::string> named;
   for (const auto& member : all.members()) named.insert(member.pool());
   for (const auto& known : all.pools()) named.insert(known.pool());
-  if (named.empty() || named.contains(pool)) return status;
+  if (named.contains(pool)) return status;
   const std::vector<std::string> known(named.begin(), named.end());
+  const std::string others = known.empty()
+                                 ? ", nor any other yet"
+                                 : absl::StrCat(", only ", AFew(known), DidYouMean(pool, known));
   return Error(absl::StatusCode::kNotFound, "UNKNOWN_POOL",
-               absl::StrCat("no engine and no policy names a pool ", pool, ", only ",
-                            absl::StrJoin(known, ", "), DidYouMean(pool, known)));
+               absl::StrCat("no engine and no policy names a pool ", pool, others));
 }
 
 std::string NoneOf(const std::string& pool) {

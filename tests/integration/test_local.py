@@ -30,6 +30,13 @@ def program(bin_dir):
     return bin_dir / "lorry"
 
 
+@pytest.fixture(scope="module")
+def empty(program):
+    """A fleet without an engine."""
+    with lorry.local(program=program) as fleet:
+        yield fleet
+
+
 def programs_of(pid):
     """The process and its children that live."""
     found = []
@@ -60,6 +67,14 @@ def test_a_fleet_beside_a_trainer_serves_and_leaves_nothing_behind(pair, program
     assert [pid for pid in started if os.path.exists(f"/proc/{pid}")] == []
     fleet.close()  # again does nothing
     assert list(tmp_path.iterdir()) == [], "what the user's own `lorry up` wrote would be untouched"
+
+
+@pytest.mark.parametrize("verb", [["status"], ["status", "--json"], ["engines"], ["watch", "--once"]])
+def test_no_pool_is_known_where_nothing_has_come_yet(empty, program, verb):
+    done = subprocess.run([program, *verb, "--pool", "rollout"], env=os.environ | empty.environment(), text=True, capture_output=True,
+                          check=False)
+    assert done.returncode == 1 and not done.stdout and "UNKNOWN_POOL" in done.stderr, done
+    assert "no engine and no policy names a pool rollout, nor any other yet" in done.stderr, done
 
 
 def shared(engine):

@@ -283,6 +283,22 @@ def test_a_pin_in_a_pool_that_the_policy_does_not_name_is_refused(cli, steps):
     assert "--set pools=" in err, err
 
 
+def test_a_policy_that_names_a_pool_without_an_engine_is_taken_and_told_what_may_be_meant(cli, steps):
+    """Engines of the pool may come later."""
+    said = "no engine is in pool rolout, only in rollout; did you mean rollout?"
+    try:
+        code, _, err = cli("create", "misplaced", "--set", "pools=rolout")
+        assert code == 0 and err == f"lorry: {said}\n", err
+        code, _, err = cli("policy", "misplaced", "--set", "keep=2")
+        assert code == 0 and err == f"lorry: {said}\n", err
+        assert cli("policy", "misplaced")[::2] == (0, ""), "who only looks is told nothing"
+        until(lambda: f"! misplaced: {said}" in cli("status")[1], "status says so as long as it lasts")
+        code, _, err = cli("policy", "misplaced", "--set", "pools=rollout")
+        assert code == 0 and not err, err
+    finally:
+        cli("delete", "misplaced")
+
+
 def test_whoever_watches_a_pool_that_may_come_is_told_so(words):
     watch = subprocess.Popen(words("watch", "--pool", "tomorrow"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:

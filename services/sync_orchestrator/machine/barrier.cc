@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "services/sync_orchestrator/machine/a_few.h"
+#include "lib/base/a_few.h"
 #include "services/sync_orchestrator/machine/roster.h"
 
 namespace lorry::sync {

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/did_you_mean.h"
 #include "lib/base/error.h"
-#include "services/sync_orchestrator/machine/a_few.h"
+#include "lib/fleet/unknown_pool.h"
 #include "services/sync_orchestrator/machine/keys.h"
 #include "services/sync_orchestrator/machine/verdicts.h"
 
@@ -203,11 +203,7 @@ absl::Status NoPool(const Core& core, const PoolId& id) {
                  absl::StrCat("there is no adapter ", id.adapter.value,
                               DidYouMean(id.adapter.value, adapters)));
   }
-  std::vector<std::string> pools;
-  for (const auto& [name, source] : info->policy.pools) pools.push_back(name.value);
-  return Error(absl::StatusCode::kNotFound, "UNKNOWN_POOL",
-               absl::StrCat("the policy of ", id.adapter.value, " names no pool ", id.pool.value,
-                            ", only ", AFew(pools)));
+  return fleet::UnknownPool(id.adapter, info->policy, id.pool);
 }
 
 }  // namespace lorry::sync

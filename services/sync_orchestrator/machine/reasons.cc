@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "lib/base/a_few.h"
 #include "lib/base/error.h"
-#include "services/sync_orchestrator/machine/a_few.h"
 #include "services/sync_orchestrator/machine/state.h"
 #include "services/sync_orchestrator/machine/trials.h"
 #include "services/sync_orchestrator/machine/verdicts.h"

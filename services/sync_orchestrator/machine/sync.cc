@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "lib/base/a_few.h"
 #include "lib/base/first_after.h"
 #include "lib/fleet/quiesce.h"
-#include "services/sync_orchestrator/machine/a_few.h"
 #include "services/sync_orchestrator/machine/barrier.h"
 #include "services/sync_orchestrator/machine/keys.h"
 #include "services/sync_orchestrator/machine/roster.h"

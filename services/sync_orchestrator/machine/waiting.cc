@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/a_few.h"
 #include "lib/base/counted.h"
 #include "lib/base/strings.h"
 #include "lib/fleet/quiesce.h"
-#include "services/sync_orchestrator/machine/a_few.h"
 #include "services/sync_orchestrator/machine/barrier.h"
 #include "services/sync_orchestrator/machine/catalogue.h"
 #include "services/sync_orchestrator/machine/desired.h"
@@ -94,7 +94,8 @@ Candidates CandidatesOf(const Core& core, const PoolId& id, const VersionInfo& v
       unfit.push_back(absl::StrCat(member_id.value, ": ", why));
     }
   }
-  out.unfit = Beside(unfit);
+  const bool nobody = out.members.empty() && unfit.empty();  // its name may be misspelt
+  out.unfit = nobody ? "; no engine is in the pool" : Beside(unfit);
   return out;
 }
 

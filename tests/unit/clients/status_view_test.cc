@@ -195,6 +195,19 @@ TEST(StatusView, WarnsOfWhatNeedsSomebody) {
                                             HasSubstr("rollback policy --pool rollout --lift")));
 }
 
+TEST(StatusView, NamesThePoolsThatWereMeantWhereOneHasNoEngine) {
+  StatusMessage status = Fleet();
+  for (const char* adapter : {"policy", "critic"}) {
+    auto& pool = *status.add_pools();
+    pool.set_adapter(adapter);
+    pool.set_pool("rolout");
+  }
+  EXPECT_THAT(Warnings(status), ElementsAre("policy: no engine is in pool rolout, only in rollout; "
+                                            "did you mean rollout?"));
+  status.clear_members();
+  EXPECT_THAT(Warnings(status), IsEmpty()) << "none has come to any pool";
+}
+
 TEST(StatusView, SaysOnceWhySeveralEnginesCannotJoin) {
   StatusMessage status = Fleet();
   for (auto& member : *status.mutable_members()) {

@@ -188,6 +188,16 @@ TEST(Sync, AReignWaitsForMembersThatComeAndGoNoLongerThanTwiceAsLong) {
   EXPECT_TRUE(fleet.Pool().sync.has_value());
 }
 
+// Its name may be misspelt.
+TEST(Sync, WhoWaitsForAPoolWithoutAnEngineIsToldSo) {
+  Fleet fleet;
+  fleet.Join("e1", 0, fleet::EngineKind::kVllm, PoolName("eval"));
+  fleet.Publish(1);
+  EXPECT_EQ(fleet.Pool().waits_for, "TOO_FEW_ENGINES");
+  EXPECT_EQ(fleet.Pool().detail,
+            "0 engines are ready for it, 1 is needed; no engine is in the pool");
+}
+
 TEST(Sync, AShareCountsEnginesThatRestartAndNoNewcomers) {
   Fleet fleet;
   for (const char* id : {"e1", "e2", "e3", "e4"}) fleet.Join(id);

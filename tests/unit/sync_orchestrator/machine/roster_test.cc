@@ -141,6 +141,9 @@ TEST(Leases, OfWhatIsNotThereAreRefused) {
   EXPECT_EQ(why(kLatest, PoolName("nowhere")), "UNKNOWN_POOL");
   EXPECT_EQ(fleet.replies_.back().status.message(),
             "the policy of math names no pool nowhere, only rollout");
+  EXPECT_EQ(why(kLatest, PoolName("rolout")), "UNKNOWN_POOL");
+  EXPECT_EQ(fleet.replies_.back().status.message(),
+            "the policy of math names no pool rolout, only rollout; did you mean rollout?");
   EXPECT_EQ(why({AdapterName("mth"), Selector::Kind::kLatest, {}, {}, {}}, kRollout),
             "UNKNOWN_ADAPTER");
   EXPECT_EQ(fleet.replies_.back().status.message(), "there is no adapter mth; did you mean math?");

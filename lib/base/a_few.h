@@ -1,5 +1,5 @@
 // What a large fleet says, as people read it: the first few items and words, enough to see what is
-// wrong.
+// wrong. Pure, any thread.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 #include "lib/base/strings.h"
 #include "lib/base/utf8.h"
 
-namespace lorry::sync {
+namespace lorry {
 
 // The first four items, and how many more there are.
 inline std::string AFew(const std::vector<std::string>& items, std::string_view between = ", ") {
@@ -27,4 +27,4 @@ inline std::string AFew(const std::vector<std::string>& items, std::string_view 
 // What begins a traceback, say: a record may have one of each member.
 inline std::string Beginning(std::string_view words) { return Utf8(words, 400); }
 
-}  // namespace lorry::sync
+}  // namespace lorry
