@@ -21,7 +21,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "absl/strings/str_split.h"
 #include "clients/cli/verb.h"
 #include "lib/base/digest.h"
 #include "lib/base/error.h"
@@ -46,10 +45,16 @@ constexpr char kTokenFile[] = "token";
 constexpr char kTokensFile[] = "tokens";
 constexpr size_t kTokenBytes = 16;
 
-// What ArgumentsOf gives an engine-proxy: a second value would silently replace it.
-constexpr char kOwnProxyFlags[] =
-    "data-dir ready-file auth-token-file listen admin-listen store token-file tls-ca tls-cert "
-    "tls-key orchestrator engine member pool door-listen base-model-config base-model-unchecked";
+// Flags of a program by name; without a value one is not given.
+using Flags = std::vector<std::pair<const char*, std::optional<std::string>>>;
+
+// What the flags of one program say, besides the options of the whole fleet.
+struct Told {
+  std::string name = {}, engine = {};
+  std::string data_dir = {}, ready_file = {}, tokens_file = {};
+  std::string listen = {}, admin_listen = {}, door_listen = {};
+  client::ConnectOptions services = {};
+};
 
 absl::Status CannotWrite(const std::string& path, int why) {
   return Error(absl::StatusCode::kFailedPrecondition, "DATA_DIR_UNUSABLE",
@@ -115,6 +120,38 @@ nlohmann::json StillFree(const std::string& ready_file) {
   return addresses;
 }
 
+std::optional<std::string> Absolute(const std::string& file) {
+  if (file.empty()) return std::nullopt;
+  return std::filesystem::absolute(file).string();
+}
+
+Flags FlagsOf(const std::string& binary, const Told& told, const LocalFleetOptions& options) {
+  Flags flags = {{"data-dir", told.data_dir},
+                 {"ready-file", told.ready_file},
+                 {"auth-token-file", told.tokens_file},
+                 {"listen", told.listen},
+                 {"admin-listen", told.admin_listen}};
+  if (binary == "adapter-store") return flags;
+  const client::ConnectOptions& services = told.services;
+  flags.insert(flags.end(), {{"store", services.store},
+                             {"token-file", Absolute(services.token_file)},
+                             {"tls-ca", Absolute(services.tls.ca)},
+                             {"tls-cert", Absolute(services.tls.cert)},
+                             {"tls-key", Absolute(services.tls.key)}});
+  if (binary != "engine-proxy") return flags;
+  using Maybe = std::optional<std::string>;
+  const std::string& config = options.base_model_config;
+  flags.insert(flags.end(),
+               {{"orchestrator", services.orchestrator},
+                {"engine", told.engine},
+                {"member", told.name},
+                {"pool", options.pool},
+                {"door-listen", told.door_listen},
+                {"base-model-config", config.empty() ? Maybe() : config},
+                {"base-model-unchecked", options.base_model_unchecked ? Maybe("true") : Maybe()}});
+  return flags;
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> EngineUrl(const std::string& text) {
@@ -150,7 +187,8 @@ std::string MemberName(const std::string& engine_url) {
 
 absl::Status CheckProxyFlag(const std::string& flag) {
   const std::string name = absl::StrReplaceAll(flag.substr(0, flag.find('=')), {{"_", "-"}});
-  for (const absl::string_view own : absl::StrSplit(kOwnProxyFlags, ' ')) {
+  // A second value would silently replace the first.
+  for (const auto& [own, value] : FlagsOf("engine-proxy", {}, {})) {
     if (name != absl::StrCat("--", own) && name != absl::StrCat("--no", own)) continue;
     return Usage(absl::StrCat("--proxy-flag=", flag, ": this command gives its proxies --", own,
                               " itself; `lorry help` says which of its own options decides that"));
@@ -243,37 +281,20 @@ client::ConnectOptions LocalFleet::Services() const {
 }
 
 std::vector<std::string> LocalFleet::ArgumentsOf(const Service& service) const {
-  std::vector<std::string> arguments = {
-      absl::StrCat("--data-dir=", options_.data_dir, "/", service.name),
-      absl::StrCat("--ready-file=", InRun(service.name + ".json")),
-      absl::StrCat("--auth-token-file=", InRun(kTokensFile)),
-      absl::StrCat("--listen=", Bound(service, "grpc")),
-      absl::StrCat("--admin-listen=", Bound(service, "admin"))};
-  const auto add = [&](const std::string& argument) { arguments.push_back(argument); };
-  if (service.binary == "adapter-store") {
-    return arguments;
-  }
-  const client::ConnectOptions services = Services();
-  const auto add_file = [&](const char* flag, const std::string& file) {
-    if (!file.empty()) add(absl::StrCat(flag, "=", std::filesystem::absolute(file).string()));
-  };
-  add(absl::StrCat("--store=", services.store));
-  add_file("--token-file", services.token_file);
-  add_file("--tls-ca", services.tls.ca);
-  add_file("--tls-cert", services.tls.cert);
-  add_file("--tls-key", services.tls.key);
-  if (service.binary == "engine-proxy") {
-    add(absl::StrCat("--orchestrator=", services.orchestrator));
-    add(absl::StrCat("--engine=", service.engine));
-    add(absl::StrCat("--member=", service.name));
-    add(absl::StrCat("--pool=", options_.pool));
-    add(absl::StrCat("--door-listen=", Bound(service, "door")));
-    if (!options_.base_model_config.empty()) {
-      add(absl::StrCat("--base-model-config=", options_.base_model_config));
-    }
-    if (options_.base_model_unchecked) add("--base-model-unchecked");
-    for (const std::string& flag : options_.proxy_flags) add(flag);
-  }
+  const Told told = {.name = service.name,
+                     .engine = service.engine,
+                     .data_dir = absl::StrCat(options_.data_dir, "/", service.name),
+                     .ready_file = InRun(service.name + ".json"),
+                     .tokens_file = InRun(kTokensFile),
+                     .listen = Bound(service, "grpc"),
+                     .admin_listen = Bound(service, "admin"),
+                     .door_listen = Bound(service, "door"),
+                     .services = Services()};
+  std::vector<std::string> arguments;
+  for (const auto& [name, value] : FlagsOf(service.binary, told, options_))
+    if (value.has_value()) arguments.push_back(absl::StrCat("--", name, "=", *value));
+  if (service.binary == "engine-proxy")
+    for (const std::string& flag : options_.proxy_flags) arguments.push_back(flag);
   return arguments;
 }
 
