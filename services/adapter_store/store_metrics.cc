@@ -29,15 +29,6 @@ absl::StatusOr<std::vector<Adapter>> AllAdapters(Catalog& catalog) {
 
 StoreMetrics::StoreMetrics(metrics::Registry& registry)
     : registry_(registry),
-      versions_(registry.AddGauge("lorry_store_versions",
-                                  "Versions that are stored and not being deleted")),
-      blob_bytes_(registry.AddGauge("lorry_store_blob_bytes", "Bytes of all stored images")),
-      uploads_open_(registry.AddGauge("lorry_store_uploads_open",
-                                      "Uploads that have begun and neither committed nor died")),
-      last_stored_(registry.AddGauge("lorry_store_last_stored_timestamp_seconds",
-                                     "Unix time at which a version was last stored")),
-      disk_free_(registry.AddGauge("lorry_store_disk_free_bytes",
-                                   "Bytes that are free where the store keeps its data")),
       upload_seconds_(registry.AddHistogram(
           "lorry_store_upload_seconds",
           "One upload that was stored: from its first BeginUpload until it is a version",
@@ -58,7 +49,8 @@ void StoreMetrics::UploadStored(int64_t took_ms) {
   UploadEnded("stored", "");
   upload_seconds_.Observe(static_cast<double>(took_ms) / 1000);
   const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
-  last_stored_.Set(now.count());
+  Set("lorry_store_last_stored_timestamp_seconds", "Unix time at which a version was last stored",
+      now.count());
 }
 
 void StoreMetrics::UploadEnded(std::string_view result, std::string_view reason) {
@@ -67,6 +59,10 @@ void StoreMetrics::UploadEnded(std::string_view result, std::string_view reason)
                   "Uploads that ended: result is stored or dead, reason says why one died",
                   {{"result", std::string(result)}, {"reason", std::string(reason)}})
       .Add();
+}
+
+void StoreMetrics::Set(const std::string& name, const std::string& help, double value) {
+  registry_.AddGauge(name, help).Set(value);
 }
 
 metrics::Counter StoreMetrics::TransferErrors(std::string_view transport, std::string_view reason) {
@@ -83,15 +79,20 @@ void StoreMetrics::TransferFailed(const transfer::FailedSession& failed) {
 void StoreMetrics::Refresh(const std::string& data_dir) {
   std::error_code error;
   const std::filesystem::space_info space = std::filesystem::space(data_dir, error);
-  if (!error) disk_free_.Set(static_cast<double>(space.available));
+  if (error) return;
+  Set("lorry_store_disk_free_bytes", "Bytes that are free where the store keeps its data",
+      static_cast<double>(space.available));
 }
 
 void StoreMetrics::Refresh(Catalog& catalog) {
   const absl::StatusOr<Totals> totals = catalog.Count();
   if (!totals.ok()) return;  // the gauges keep what was last true
-  versions_.Set(static_cast<double>(totals->versions));
-  blob_bytes_.Set(static_cast<double>(totals->stored_bytes));
-  uploads_open_.Set(static_cast<double>(totals->open_uploads));
+  Set("lorry_store_versions", "Versions that are stored and not being deleted",
+      static_cast<double>(totals->versions));
+  Set("lorry_store_blob_bytes", "Bytes of all stored images",
+      static_cast<double>(totals->stored_bytes));
+  Set("lorry_store_uploads_open", "Uploads that have begun and neither committed nor died",
+      static_cast<double>(totals->open_uploads));
   RefreshShares(catalog);
 }
 

@@ -29,6 +29,8 @@ class StoreMetrics {
       LORRY_EXCLUDES(mutex_);
 
  private:
+  // A gauge is not there before it is known: a disk that keeps whoever reads it is no full one.
+  void Set(const std::string& name, const std::string& help, double value);
   metrics::Counter TransferErrors(std::string_view transport, std::string_view reason);
   // A gauge that stands for an adapter, or for all that are beyond the cap.
   struct Share {
@@ -38,7 +40,6 @@ class StoreMetrics {
   void RefreshShares(Catalog& catalog) LORRY_EXCLUDES(mutex_);
 
   metrics::Registry& registry_;
-  metrics::Gauge versions_, blob_bytes_, uploads_open_, last_stored_, disk_free_;
   metrics::Histogram upload_seconds_;
   metrics::Counter evicted_;
   Mutex mutex_;

@@ -7,6 +7,7 @@ namespace lorry::store {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -43,6 +44,21 @@ TEST_F(StoreMetricsTest, SaysWhatEachAdapterTakes) {
   EXPECT_THAT(Scrape(), AllOf(HasSubstr(Said("policy", 2000)), HasSubstr(Said("critic", 1000))));
   Delete("critic");
   EXPECT_THAT(Scrape(), AllOf(HasSubstr(Said("policy", 2000)), Not(HasSubstr("critic"))));
+}
+
+// A disk that keeps the first read would look like a full one, and set off its alert.
+TEST_F(StoreMetricsTest, SaysNothingOfWhatItHasNotReadYet) {
+  EXPECT_THAT(registry_.Scrape(),
+              Not(AnyOf(HasSubstr("lorry_store_disk_free_bytes"), HasSubstr("lorry_store_versions"),
+                        HasSubstr("lorry_store_blob_bytes"), HasSubstr("lorry_store_uploads_open"),
+                        HasSubstr("lorry_store_last_stored"))));
+  metrics_.Refresh(::testing::TempDir());
+  EXPECT_THAT(Scrape(),
+              AllOf(HasSubstr("lorry_store_disk_free_bytes "), HasSubstr("lorry_store_versions 0"),
+                    HasSubstr("lorry_store_blob_bytes 0"), HasSubstr("lorry_store_uploads_open 0"),
+                    Not(HasSubstr("lorry_store_last_stored"))));
+  metrics_.UploadStored(7);
+  EXPECT_THAT(registry_.Scrape(), HasSubstr("lorry_store_last_stored_timestamp_seconds "));
 }
 
 // What a series begins with, Prometheus takes for no increase.
