@@ -223,7 +223,7 @@ Problem DevModeOff() {
   return {"ENGINE_DEV_MODE_OFF",
           "start vLLM with VLLM_SERVER_DEV_MODE=1 in its environment; without it --max-lora-rank, "
           "--max-cpu-loras and the modules are unknown here, so that what does not fit is found "
-          "out by the load, and it cannot be paused"};
+          "out by the load, and only AReaL's server can be paused"};
 }
 
 Problem MetricsDisabled() {

@@ -357,9 +357,10 @@ TEST(VllmServerInfo, WithoutTheRouteOrWithABrokenOneLimitsAreUnknownAndThatIsSai
   const struct {
     HttpReply reply;
     const char *reason, *remedy;
-  } cases[] = {
-      {{404, R"({"detail":"Not Found"})"}, "ENGINE_DEV_MODE_OFF", "VLLM_SERVER_DEV_MODE=1"},
-      {{500, R"({"error":{"message":"'NoneType' ..."}})"}, "ENGINE_REPLY_INVALID", "500"}};
+  } cases[] = {{{404, R"({"detail":"Not Found"})"},
+                "ENGINE_DEV_MODE_OFF",
+                "only AReaL's server can be paused"},
+               {{500, R"({"error":{"message":"'NoneType' ..."}})"}, "ENGINE_REPLY_INVALID", "500"}};
   for (const auto& c : cases) {
     const EngineFacts facts = VllmFacts(c.reply);
     EXPECT_EQ(facts.limits, fleet::EngineLimits());
