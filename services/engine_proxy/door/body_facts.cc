@@ -150,6 +150,7 @@ absl::Status ReadBatch(const PaddedBody& body, const Fields& fields, const Shape
     if (!nested) continue;
     LORRY_ASSIGN_OR_RETURN(const std::vector<JsonRange> items,
                            ArrayElements(body, field->value, kMaxBatch));
+    if (first == '{' && rules.has_conversations) continue;  // of one, whose messages these are
     // An embedding of one text with its image is no batch (serving_embedding.py).
     if (first == '{' && items.size() == 1) continue;
     facts->batch = std::max(facts->batch, items.size());
@@ -283,6 +284,12 @@ ShapeRules RulesOf(BodyShape shape) {
       return {.prompts = {"messages"}, .n = CountPlace::kBody};
     case BodyShape::kEmbedding:
       return {.prompts = {"input"}};
+    case BodyShape::kPooling:
+      return {.prompts = {"input", "messages"}, .has_conversations = true};
+    case BodyShape::kInputs:
+      return {.prompts = {"texts", "images", "inputs"}};
+    case BodyShape::kScore:  // at least one a pair: models that embed texts make one of each text
+      return {.prompts = {"queries", "documents", "items", "text_1", "text_2", "data_1", "data_2"}};
     case BodyShape::kMessages:
       return {.adapter = AdapterPlace::kModel, .has_ids = false};
     case BodyShape::kResponses:

@@ -72,8 +72,9 @@ enum class CountPlace { kNowhere, kBody, kSamplingParams };
 // srt/managers/io_struct.py, 0.5.23).
 struct ShapeRules {
   AdapterPlace adapter = AdapterPlace::kLoraPath;
-  std::array<std::string_view, 3> prompts = {};  // keys whose list is a batch
+  std::array<std::string_view, 7> prompts = {};  // keys whose list is a batch
   CountPlace n = CountPlace::kNowhere;
+  bool has_conversations = false;  // a list of objects there is one prompt
   bool has_model = true;
   bool has_ids = true;
 };

@@ -29,8 +29,7 @@ enum class RouteAction {
 };
 
 // Where a rewritten body keeps its prompts, its `n` and its adapter. vLLM reads the adapter from
-// `model` on every route and may be sent any `n`, so all its bodies are kChat, kChatBatch,
-// kCompletion, kResponses or kTokens.
+// `model` on every route and may be sent any `n`: its bodies differ in where their prompts are.
 enum class BodyShape {
   kNone,
   kGenerate,    // SGLang /generate: text | input_ids, sampling_params.n, lora_path
@@ -39,6 +38,9 @@ enum class BodyShape {
   kChat,        // OpenAI: one conversation, n, model
   kChatBatch,   // vLLM: as kChat, of a list of conversations
   kEmbedding,   // OpenAI: input, model
+  kPooling,     // vLLM: input, of texts or conversations | messages, model
+  kInputs,      // vLLM /v2/embed: texts | images | inputs
+  kScore,       // vLLM: pairs of texts, or one text and many
   kMessages,    // SGLang /v1/messages: reads an adapter from `model` alone
   kBaseOnly,    // SGLang routes that hand no adapter on
   kResponses,   // vLLM /v1/responses: a stream of it begins before the engine has seen the request

@@ -405,6 +405,26 @@ TEST(BodyFacts, CountTheRequestsThatTheEngineMakesOfIt) {
   EXPECT_EQ(RequestsOf(kV, kCompletion, R"({"prompt":[[1,2],[3]],"n":8})"), 16u);
   EXPECT_EQ(RequestsOf(kV, kCompletion, R"({"prompt":[1,2,3],"n":null})"), 1u);
   EXPECT_EQ(RequestsOf(kV, kCompletion, R"({"prompt":[],"n":"many"})"), 1u) << "vLLM refuses it";
+  const auto made = [&](const char* path, const std::string& text) {
+    return RequestsOf(kV, ChooseRoute(kV, "POST", path, {}).shape, text);
+  };
+  for (const char* path : {"/v1/embeddings", "/pooling", "/classify"}) {
+    EXPECT_EQ(made(path, R"({"input":["x","y","z"]})"), 3u) << path;
+    EXPECT_EQ(made(path, R"({"input":[1,2,3]})"), 1u) << path << ": the tokens of one text";
+    for (const std::string key : {"input", "messages"}) {
+      const std::string one = R"([{"role":"user"},{"role":"user"}])";
+      EXPECT_EQ(made(path, "{\"" + key + "\":" + one + "}"), 1u) << path << ": a conversation";
+      EXPECT_EQ(made(path, "{\"" + key + "\":[" + one + "," + one + "]}"), 2u) << path;
+    }
+  }
+  EXPECT_EQ(made("/v2/embed", R"({"texts":["x","y"]})"), 2u);
+  for (const char* path : {"/score", "/v1/score"}) {
+    EXPECT_EQ(made(path, R"({"text_1":"x","text_2":["y","z"]})"), 2u) << path;
+    EXPECT_EQ(made(path, R"({"queries":["x","y"],"documents":["y","z"]})"), 2u) << path;
+  }
+  for (const char* path : {"/rerank", "/v1/rerank", "/v2/rerank"})
+    EXPECT_EQ(made(path, R"({"query":"x","documents":["y","z",{"text":"w"}]})"), 3u) << path;
+  EXPECT_EQ(made("/generative_scoring", R"({"query":"x","items":["y","z"]})"), 2u);
   EXPECT_EQ(RequestsOf(kV, kChat, R"({"n":18446744073709551615})"), kMaxEngineRequests);
   EXPECT_EQ(RequestsOf(kV, kTokens, R"({"n":8})"), 1u);
 }
