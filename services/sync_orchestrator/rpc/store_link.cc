@@ -16,7 +16,10 @@ namespace {
 constexpr int64_t kHoldsDeadlineMs = 5'000;
 
 // What the store says of a larger set; the machine asks for no larger one.
-constexpr char kTooMany[] = "TOO_MANY_HOLDS";
+constexpr char kTooMany[] =
+    "TOO_MANY_HOLDS: more versions are needed than may be held; old ones that policies keep are "
+    "the "
+    "first to be left out, and the store may delete them: lower keep";
 
 absl::StatusOr<VersionInfo> VersionOf(const common::v1::Version& version) {
   VersionInfo out;
@@ -116,6 +119,11 @@ bool StoreLink::Knows(const VersionKey& version, const PoolName& pool) const {
 bool StoreLink::HasComeTo(const CatchUp::Mark& mark) const {
   MutexLock lock(mutex_);
   return synced_ && store_ == mark.store() && cursor_ >= mark.revision();
+}
+
+std::string StoreLink::WhyNotHeld() const {
+  const std::string refused = not_held_.why();
+  return refused.empty() && cut_ ? kTooMany : refused;
 }
 
 void StoreLink::OnClosed(const absl::Status& why) {
@@ -261,12 +269,7 @@ void StoreLink::SendHolds() {
   }
   if (not_held_.End()) spdlog::info("holds revision={} taken", holds->mark.revision.value);
   const bool cut = holds->versions.size() >= fleet::kHeldVersionsMax;
-  if (cut && !cut_) {
-    spdlog::warn(
-        "{}: more versions are needed than may be held; old ones that policies keep are the first "
-        "to be left out, and the store may delete them: lower keep",
-        kTooMany);
-  }
+  if (cut && !cut_) spdlog::warn("{}", kTooMany);
   cut_ = cut;
   HoldsAcked acked{.revision = holds->mark.revision, .missing = {}};
   {

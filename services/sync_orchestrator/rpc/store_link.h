@@ -9,6 +9,7 @@
 // thread, newest set wins; CatchUp has one of its own. Owned by main; the orchestrator outlives it.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
@@ -43,6 +44,8 @@ class StoreLink final : public HoldsPort {
   std::map<AdapterName, VersionKey> Newest() const;  // newest of each adapter's current run
   std::optional<AdapterInfo> Find(const AdapterName& adapter) const;
   bool Knows(const VersionKey& version, const PoolName& pool) const;
+  // Why the store holds less than it was asked to; empty where nothing is known to be wrong.
+  std::string WhyNotHeld() const;
   // Once it is done with OK, what the store had when it was asked for is in the orchestrator's
   // mailbox, and found here: a question that is posted afterwards is answered by it.
   void AskToCatchUp(CatchUp::Done done) { catch_up_.Ask(std::move(done)); }
@@ -73,9 +76,9 @@ class StoreLink final : public HoldsPort {
   bool full_ LORRY_GUARDED_BY(mutex_) = false;    // nothing more is taken from the watch at hand
   // Accepted since the watch was asked for: later than what that says.
   std::optional<HoldsMark> accepted_ LORRY_GUARDED_BY(mutex_);
-  rpc::Outage outage_;    // of the watch
-  rpc::Outage not_held_;  // sets that were refused, or not answered
-  bool cut_ = false;      // the last set left something out; the executor's thread alone
+  rpc::Outage outage_;             // of the watch
+  rpc::Outage not_held_;           // sets that were refused, or not answered
+  std::atomic<bool> cut_ = false;  // the last set left something out
   store::v1::WatchRequest request_ LORRY_GUARDED_BY(mutex_);  // of the watch at hand
   std::map<AdapterName, AdapterInfo> adapters_ LORRY_GUARDED_BY(mutex_);
   std::map<VersionKey, VersionInfo> versions_ LORRY_GUARDED_BY(mutex_);

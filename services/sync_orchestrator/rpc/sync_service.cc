@@ -154,6 +154,12 @@ v1::GetStatusResponse SyncService::Describe(const Status& status, const std::str
   v1::GetStatusResponse out = ToProto(status, store_.Newest(), pool, adapter, orchestrator_.Now());
   out.set_version(version_);
   out.set_store_connected(store_.connected());
+  const std::string why = store_.WhyNotHeld();
+  for (v1::PoolStatus& shown : *out.mutable_pools()) {
+    const v1::WatchSyncResponse& running = shown.running();
+    if (running.reason() == "HOLD_PENDING" && running.detail().empty())
+      shown.mutable_running()->set_detail(why);
+  }
   return out;
 }
 

@@ -18,8 +18,12 @@ void ScriptedStore::OpenLate() {
 }
 
 void ScriptedStore::Take(bool taken) {
+  RefuseHolds(taken ? grpc::Status::OK : grpc::Status(grpc::StatusCode::UNAVAILABLE, "not now"));
+}
+
+void ScriptedStore::RefuseHolds(grpc::Status why) {
   MutexLock lock(mutex_);
-  taken_ = taken;
+  of_holds_ = std::move(why);
 }
 
 void ScriptedStore::AnswerLooks(Look look) {
@@ -57,7 +61,7 @@ grpc::Status ScriptedStore::SetHolds(grpc::ServerContext*,
                                      store::v1::SetHoldsResponse*) {
   MutexLock lock(mutex_);
   holds_.push_back(*request);
-  return taken_ ? grpc::Status::OK : grpc::Status(grpc::StatusCode::UNAVAILABLE, "not now");
+  return of_holds_;
 }
 
 grpc::Status ScriptedStore::GetRevision(grpc::ServerContext*, const store::v1::GetRevisionRequest*,

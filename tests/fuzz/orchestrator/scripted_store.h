@@ -26,6 +26,7 @@ class ScriptedStore final : private store::v1::StoreService::Service {
   void OpenLate();
   // Whether holds are taken; at first they are.
   void Take(bool taken);
+  void RefuseHolds(grpc::Status why);
   // What each call that asks how far it has come is answered; at first it is not.
   using Look = std::function<std::optional<store::v1::GetRevisionResponse>()>;
   void AnswerLooks(Look look);
@@ -45,7 +46,7 @@ class ScriptedStore final : private store::v1::StoreService::Service {
 
   lorry::fuzz::ScriptedWords<Word> words_;
   Mutex mutex_;
-  bool taken_ LORRY_GUARDED_BY(mutex_) = true;
+  grpc::Status of_holds_ LORRY_GUARDED_BY(mutex_);  // what each set is answered
   bool opens_late_ LORRY_GUARDED_BY(mutex_) = false;
   Look look_ LORRY_GUARDED_BY(mutex_);
   std::vector<store::v1::WatchRequest> watches_ LORRY_GUARDED_BY(mutex_);

@@ -220,5 +220,25 @@ TEST_F(CatchUpTest, WhoeverWaitsWhileItStopsIsAnswered) {
   EXPECT_EQ(refused, 2);
 }
 
+// The log alone said it before.
+TEST_F(CatchUpTest, StatusSaysWhyTheStoreDoesNotHoldAVersion) {
+  store_.RefuseHolds(rpc::ToGrpc(
+      Error(absl::StatusCode::kResourceExhausted, "TOO_MANY_HOLDS", "at most 5000 may be")));
+  WatchResponse message = At(9);
+  AddVersion(message, "math", 4);
+  store_.Say(message);
+  const auto shows = [&](const std::string& detail) {
+    return Eventually([&] {
+      grpc::ClientContext context;
+      rpc::SetDeadlineIn(context, kPatienceMs);
+      v1::GetStatusResponse status;
+      EXPECT_TRUE(stub_->GetStatus(&context, {}, &status).ok());
+      const v1::WatchSyncResponse& running = status.pools(0).running();
+      return running.reason() == "HOLD_PENDING" && running.detail() == detail;
+    });
+  };
+  EXPECT_TRUE(shows("TOO_MANY_HOLDS: at most 5000 may be"));
+}
+
 }  // namespace
 }  // namespace lorry::sync
