@@ -320,7 +320,8 @@ absl::Status LocalFleet::AwaitReady(Service& service) {
     if (!service.child->Running()) {
       return Error(absl::StatusCode::kAborted, "SERVICE_ENDED",
                    absl::StrCat(service.name, " ", service.child->HowItEnded(),
-                                " before it was ready:\n", service.child->LastWords()));
+                                " before it was ready; its log is ", service.child->spec().log_file,
+                                " and ends with\n", service.child->LastWords()));
     }
     if (clock_.Now() - service.started_at > options_.ready_timeout_ms) {
       return Error(

@@ -303,9 +303,36 @@ def test_it_starts_in_a_process_with_many_descriptors(program, many_descriptors)
         assert fleet.store
 
 
+def test_one_engine_needs_no_list(pair, program):
+    """A text alone is one, and no sequence of letters; as is a flag for the proxies."""
+    url = pair["vllm"].url
+    with lorry.local(url, program=program, proxy_flags="--door-allow-unknown-routes") as fleet:
+        assert list(fleet.doors) == [url]
+
+
+def test_a_service_that_ends_is_told_in_words_with_its_log(pair, program, monkeypatch, tmp_path):
+    """Where no directory was named the log stays until the next fleet."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(lorry.LorryError) as failed:
+        lorry.local(pair["vllm"].url, program=program, proxy_flags=["--nonsense=1"])
+    said = str(failed.value)
+    assert failed.value.reason == "SERVICE_ENDED" and "`lorry up` did not start: " in said and "{" not in said, said
+    log = pathlib.Path(said.partition("its log is ")[2].split()[0])
+    assert "nonsense" in log.read_text() and "nonsense" in said, said
+    with lorry.local([], program=program):
+        assert not log.exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_fleet_that_is_not_ready_in_time_says_where_to_look(pair, program, tmp_path):
+    with pytest.raises(lorry.LorryError, match=r"`lorry up` is not ready after 0 s: read the logs in .*, or give it more time by timeout_s=") as late:
+        lorry.local([], program=program, timeout_s=0, data_dir=tmp_path)
+    assert late.value.reason == "SERVICE_NOT_READY" and f"{tmp_path}/logs" in str(late.value)
+
+
 def test_what_does_not_start_says_why(program, tmp_path):
-    with pytest.raises(lorry.LorryError, match="is no engine; write http"):
-        lorry.local(["nonsense"], program=program)
+    with pytest.raises(lorry.LorryError, match=r"^USAGE: `lorry up` did not start: --engine=nonsense is no engine; write http[^{}]*$"):
+        lorry.local("nonsense", program=program)
     with pytest.raises(lorry.LorryError, match="cannot be made"):
         file = tmp_path / "file"
         file.write_text("")

@@ -28,7 +28,8 @@ from lorry.programs import find_program, hold
 START_TIMEOUT_S = 60.0
 # Doors let what runs go on for 25 s; then it has had its time, and so have the programs that end after them.
 _STOP_S = 60.0
-_LAST_WORDS_BYTES = 2000
+# Room for one error of the command, which has the last lines of a service's log.
+_LAST_WORDS_BYTES = 1 << 16
 # Temporary folders of this host: several may share a file system without knowing each other's locks.
 _SCRATCH = f"lorry-local-{zlib.crc32(os.uname().nodename.encode()):08x}-"
 
@@ -81,14 +82,14 @@ class Fleet:
 
 
 def local(
-    engines: Sequence[str] = (), *, data_dir: str | os.PathLike[str] | None = None, pool: str = "rollout",
+    engines: str | Sequence[str] = (), *, data_dir: str | os.PathLike[str] | None = None, pool: str = "rollout",
     base_model_config: str | os.PathLike[str] | None = None, program: str | os.PathLike[str] | None = None,
-    proxy_flags: Sequence[str] = (), timeout_s: float = START_TIMEOUT_S,
+    proxy_flags: str | Sequence[str] = (), timeout_s: float = START_TIMEOUT_S,
 ) -> Fleet:
     """A whole fleet on this machine: a store, an orchestrator, and a door in front of each engine, on free loopback ports.
 
     Args:
-        engines: URLs of SGLang or vLLM servers that run.
+        engines: URLs of SGLang or vLLM servers that run, or the URL of one.
         data_dir: where versions are stored; default a temporary directory, which goes with the fleet.
         pool: the engines' pool.
         base_model_config: config.json of the engines' base model, where they do not tell it.
@@ -97,7 +98,8 @@ def local(
         timeout_s: how long the programs may take to start.
 
     Raises:
-        LorryError: ``BINARY_MISSING``: there is no such command; or the programs did not start, with their own words.
+        LorryError: ``BINARY_MISSING``: there is no such command; else why the programs did not start, with the log to read. Where there is
+            no ``data_dir`` it stays until the next fleet on this machine.
     """
     return _start(["up"], engines, data_dir, pool, base_model_config, program, proxy_flags, timeout_s)
 
@@ -106,7 +108,7 @@ def attach(
     engine: str, *, store: str | None = None, orchestrator: str | None = None, token_file: str | os.PathLike[str] | None = None,
     data_dir: str | os.PathLike[str] | None = None, pool: str = "rollout",
     base_model_config: str | os.PathLike[str] | None = None, program: str | os.PathLike[str] | None = None,
-    proxy_flags: Sequence[str] = (), timeout_s: float = START_TIMEOUT_S,
+    proxy_flags: str | Sequence[str] = (), timeout_s: float = START_TIMEOUT_S,
 ) -> Fleet:
     """A door in front of one engine that runs, for a store and an orchestrator that run elsewhere: in a Ray actor that owns the engine, say.
 
@@ -126,8 +128,9 @@ def attach(
 
 
 def _start(
-    words: list[str], engines: Sequence[str], data_dir: str | os.PathLike[str] | None, pool: str,
-    base_model_config: str | os.PathLike[str] | None, program: str | os.PathLike[str] | None, proxy_flags: Sequence[str], timeout_s: float,
+    words: list[str], engines: str | Sequence[str], data_dir: str | os.PathLike[str] | None, pool: str,
+    base_model_config: str | os.PathLike[str] | None, program: str | os.PathLike[str] | None, proxy_flags: str | Sequence[str],
+    timeout_s: float,
 ) -> Fleet:
     _remove_orphans()
     with contextlib.ExitStack() as stack:
@@ -137,8 +140,8 @@ def _start(
             stack.callback(leftovers.remove)
         command = [_program(program), *words, "--json", "--until-stdin-ends", f"--pool={pool}"]
         command.append(f"--data-dir={data_dir if data_dir is not None else scratch / 'data'}")
-        command += [f"--engine={engine}" for engine in engines]
-        command += [f"--proxy-flag={flag}" for flag in proxy_flags]
+        command += [f"--engine={engine}" for engine in _each(engines)]
+        command += [f"--proxy-flag={flag}" for flag in _each(proxy_flags)]
         if base_model_config is not None:
             command.append(f"--base-model-config={base_model_config}")
         environment = dict(os.environ)
@@ -152,9 +155,33 @@ def _start(
         if not told:
             _end(process)
             log.seek(max(0, log.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
-            raise LorryError(f"`{' '.join(command[:2])}` did not start: {log.read().strip()}", "SERVICE_NOT_READY", "ABORTED")
+            logs = pathlib.Path(data_dir if data_dir is not None else scratch / "data") / "logs"
+            error = _why_none(f"lorry {words[0]}", log.read(), logs, timeout_s if told is None else None)
+            if data_dir is None and logs.is_dir():  # it is named, and goes with the next fleet, as what a killed process left
+                log.close()
+                stack.pop_all()
+            raise error
         leftovers.began(json.loads(told)["engines"])
         return Fleet(process, json.loads(told), stack.pop_all())
+
+
+def _each(given: str | Sequence[str]) -> Sequence[str]:
+    """A text alone is one, and no sequence of letters."""
+    return [given] if isinstance(given, str) else given
+
+
+def _why_none(command: str, words: str, logs: pathlib.Path, late_s: float | None) -> LorryError:
+    """Why the command did not start what it should, by the last line of its stderr, which is JSON. ``late_s``: so long it had, and runs on."""
+    if late_s is not None:
+        return LorryError(f"`{command}` is not ready after {late_s:g} s: read the logs in {logs}, or give it more time by timeout_s=",
+                          "SERVICE_NOT_READY", "DEADLINE_EXCEEDED")
+    try:
+        said = json.loads(words.strip().rpartition("\n")[2])
+        what, remedy, reason = str(said["message"]).strip(), str(said["remedy"]), str(said["reason"])
+    except (ValueError, LookupError, TypeError):  # it died without a word of its own
+        return LorryError(f"`{command}` ended before it was ready; read the logs in {logs}: {words.strip()}", "SERVICE_ENDED", "ABORTED")
+    remedy = "" if reason in ("USAGE", "SERVICE_ENDED") else remedy  # "lorry help up"; the message names the log
+    return LorryError(f"`{command}` did not start: {what}" + (f"; {remedy[0].lower()}{remedy[1:]}" if remedy else ""), reason, "ABORTED")
 
 
 def _make_scratch(stack: contextlib.ExitStack) -> tuple[pathlib.Path, IO[str]]:
@@ -191,8 +218,8 @@ def _program(program: str | os.PathLike[str] | None) -> str:
     return found
 
 
-def _first_line(process: subprocess.Popen[str], timeout_s: float) -> str:
-    """The addresses, which are printed once everything serves; empty: the program ended, or did not say them in time."""
+def _first_line(process: subprocess.Popen[str], timeout_s: float) -> str | None:
+    """The addresses, which are printed once everything serves; empty: the program ended; None: it did not say them in time."""
     assert process.stdout is not None
     ready = select.poll()  # a trainer may have more descriptors than select knows
     ready.register(process.stdout, select.POLLIN)
@@ -200,7 +227,7 @@ def _first_line(process: subprocess.Popen[str], timeout_s: float) -> str:
     text = ""
     while not text.endswith("\n"):
         if not ready.poll(max(ends_at - time.monotonic(), 0) * 1000):
-            return ""
+            return None
         piece = os.read(process.stdout.fileno(), 65536).decode()
         if not piece:
             return ""
