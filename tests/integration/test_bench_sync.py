@@ -1,14 +1,18 @@
 """`lorry bench-sync` on fake engines: it measures each way, says what it found, and leaves the engine as it was."""
 
+import contextlib
+import http.server
 import json
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
+import threading
 
 import lorry
 import pytest
+from lorry.bench import __main__ as bench_main
 from lorry.bench.report import Result, Row
 from safetensors.numpy import load_file, save_file
 from testing import engines
@@ -74,11 +78,53 @@ def test_a_way_that_fails_says_so_in_its_row(engine, bench, tiny, tmp_path):
 
 def test_what_is_missing_is_said(bench, engine, tiny, tmp_path):
     done = bench("--engine", "http://127.0.0.1:9")
-    assert done.returncode == 1 and "127.0.0.1:9" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 1 and done.stderr == (
+        "lorry: BENCH_FAILED: nothing answers GET http://127.0.0.1:9/v1/models: Connection refused\n"
+        "  → start the engine, or name where it listens by --engine\n")
     done = bench("--engine", engine.url, adapter=tmp_path)
-    assert done.returncode == 1 and "adapter_model.safetensors" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 1 and done.stderr.startswith(
+        f"lorry: BENCH_FAILED: {tmp_path}/adapter_model.safetensors: No such file or directory\n  → name a directory"), done.stderr
     done = bench("--engine", engine.url, rounds=0)
     assert done.returncode == 2 and "write a number from 1" in done.stderr
+
+
+@contextlib.contextmanager
+def answering(status, body):
+    """Its URL: a server that answers everything like that."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(status)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(("status", "body", "said"), [
+    (401, '{"error": {"message": "Invalid\\nkey", "code": 401}}', "was answered by 401: Invalid key\n  → bench-sync shows no key: "),
+    (500, '{"detail": "out of memory"}', "was answered by 500: out of memory\n  → the engine's log says more\n"),
+    (200, "<html>", "is neither SGLang nor vLLM\n  → name the engine itself by --engine"),
+])
+def test_what_an_engine_answers_is_told_in_its_words_with_what_to_do(bench, status, body, said):
+    with answering(status, body) as url:
+        done = bench("--engine", url)
+        assert done.returncode == 1 and said in done.stderr and "{" not in done.stderr, done.stderr
+        done = bench("--engine", url, "--json")
+        told = json.loads(done.stderr)
+        assert told["reason"] == "BENCH_FAILED" and told["remedy"], told
+
+
+def test_words_of_grpc_are_not_the_users():
+    told = bench_main._told(lorry.LorryError("failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:9", "", "UNAVAILABLE"))
+    assert "ipv4" not in told["message"] and "run it again" in told["remedy"], told
 
 
 def test_an_engine_without_lora_is_told(bench, tiny, tmp_path):

@@ -34,14 +34,30 @@ def main(words: list[str] | None = None) -> int:
     try:
         result = _measure(options, _Progress())
     except (Failed, lorry.LorryError, OSError, ValueError, KeyError) as error:
-        reason = getattr(error, "reason", "") or "BENCH_FAILED"
-        said = {"reason": reason, "message": getattr(error, "message", str(error)), "remedy": ""}
-        print(json.dumps(said) if options.json else f"lorry: {said['reason']}: {said['message']}", file=sys.stderr)
+        said = _told(error)
+        remedy = f"\n  → {said['remedy']}" if said["remedy"] else ""
+        print(json.dumps(said) if options.json else f"lorry: {said['reason']}: {said['message']}{remedy}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
     print(json.dumps(result.to_json()) if options.json else result.to_text())
     return 0
+
+
+def _told(error: Exception) -> dict[str, str]:
+    """As other commands of `lorry` report it."""
+    if isinstance(error, Failed):
+        return {"reason": "BENCH_FAILED", "message": str(error), "remedy": error.remedy}
+    if isinstance(error, lorry.LorryError):
+        if error.code == "UNAVAILABLE" and not error.reason:  # gRPC's own words of addresses, which are none of the user's
+            return {"reason": "BENCH_FAILED", "message": "a service that was started for the measurement does not answer any more",
+                    "remedy": "run it again; where that does not help, `lorry up` with the same engine keeps the services' logs"}
+        return {"reason": error.reason or "BENCH_FAILED", "message": error.message, "remedy": ""}
+    if isinstance(error, OSError) and error.filename is not None:
+        return {"reason": "BENCH_FAILED", "message": f"{error.filename}: {error.strerror}",
+                "remedy": f"name a directory that has {_WEIGHTS} beside adapter_config.json, and others that can be read and written here"}
+    return {"reason": "BENCH_FAILED", "message": f"{type(error).__name__}: {error}",
+            "remedy": f"see whether {_WEIGHTS} and adapter_config.json are whole"}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -161,7 +177,7 @@ def _fill(row: Row, measured: Callable[[], float]) -> None:
         try:
             row.seconds.append(measured())
         except (Failed, lorry.LorryError, TimeoutError) as error:
-            row.seconds, row.failed = [], str(error)
+            row.seconds, row.failed = [], _told(error)["message"]
 
 
 def _merged(options: argparse.Namespace, engine: Server, target: pathlib.Path, result: Result, adapter_says: Generated,

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
+import http.client
 import json
 import pathlib
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 _PROMPT = [5, 17, 101, 33]
 _LOOK_S = 10.0
+_ABSENT = "start the engine, or name where it listens by --engine"
+_REFUSED = "bench-sync shows no key: measure on an engine that asks for none"
 
 
 class Failed(RuntimeError):
-    """Something was not done; the text says what, in the engine's own words where it has some."""
+    """Something was not done; the text says what, in the engine's own words where it has some. ``remedy``: what to do;
+    ``status``: of the HTTP answer, 0 where there was none."""
+
+    def __init__(self, text: str, remedy: str = "", status: int = 0) -> None:
+        super().__init__(text)
+        self.remedy, self.status = remedy, status
 
 
 @dataclass(frozen=True)
@@ -52,13 +62,15 @@ class Server:
             sampling = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
             body: dict[str, Any] = {"input_ids": _PROMPT, "sampling_params": sampling, "return_logprob": True}
             said, version = _answered("POST", f"{self.url}/generate", body | ({"lora_path": adapter} if adapter else {}), self.timeout_s)
-            entries = said["meta_info"]["output_token_logprobs"]
-            return Generated([e[1] for e in entries], [e[0] for e in entries], version)
+            with _understood("POST", f"{self.url}/generate"):
+                entries = said["meta_info"]["output_token_logprobs"]
+                return Generated([e[1] for e in entries], [e[0] for e in entries], version)
         body = {"model": adapter or self.base, "prompt": _PROMPT, "max_tokens": tokens, "temperature": 0, "ignore_eos": True,
                 "logprobs": 0, "return_token_ids": True}
         said, version = _answered("POST", f"{self.url}/v1/completions", body, self.timeout_s)
-        choice = said["choices"][0]
-        return Generated(choice["token_ids"], choice["logprobs"]["token_logprobs"], version)
+        with _understood("POST", f"{self.url}/v1/completions"):
+            choice = said["choices"][0]
+            return Generated(choice["token_ids"], choice["logprobs"]["token_logprobs"], version)
 
     def tokens_a_second(self, adapter: str | None, tokens: int, requests: int) -> float:
         """Of so many requests at once."""
@@ -69,7 +81,8 @@ class Server:
 
     def adapters(self) -> set[str]:
         said = _answered("GET", f"{self.url}/v1/models", None, self.timeout_s)[0]
-        return {card["id"] for card in said["data"] if card.get("parent") is not None}
+        with _understood("GET", f"{self.url}/v1/models"):
+            return {card["id"] for card in said["data"] if card.get("parent") is not None}
 
     def load(self, name: str, directory: pathlib.Path) -> None:
         self.post(self._lora("load"), {"lora_name": name, "lora_path": str(directory)})
@@ -92,7 +105,7 @@ class Server:
         try:
             self.post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(directory)}})
         except Failed as error:
-            if "404" in str(error):
+            if error.status == 404:
                 raise Failed("this vLLM has no HTTP route that loads a checkpoint; start it with VLLM_SERVER_DEV_MODE=1 to compare") from None
             raise
         self.post("/reset_prefix_cache", {})
@@ -115,8 +128,28 @@ def find(url: str, timeout_s: float) -> Server:
     except (KeyError, TypeError, StopIteration):
         version = None
     if version is None:
-        raise Failed(f"{url} is neither SGLang nor vLLM")
+        raise Failed(f"{url} is neither SGLang nor vLLM", "name the engine itself by --engine, and no door or router in front of it")
     return Server("vllm", str(version), url, base, timeout_s)
+
+
+def _words(raw: str) -> str:
+    """Of an engine's error: its own sentence, on one line, whatever JSON is around it."""
+    try:
+        said = json.loads(raw)
+    except ValueError:
+        said = raw
+    while isinstance(said, dict):
+        said = next((said[key] for key in ("error", "message", "detail") if said.get(key)), str(said))
+    return " ".join(str(said).split())[:400]
+
+
+@contextlib.contextmanager
+def _understood(method: str, url: str) -> Iterator[None]:
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError) as error:
+        raise Failed(f"the answer to {method} {url} is not as this engine's kind makes it: {type(error).__name__} {error}",
+                     "name the engine itself by --engine, and tell which release of it this is where that does not help") from None
 
 
 def _optional(url: str) -> dict[str, Any]:
@@ -135,9 +168,15 @@ def _answered(method: str, url: str, body: dict[str, Any] | None, timeout_s: flo
         with urllib.request.urlopen(request, timeout=timeout_s) as reply:
             raw, version = reply.read().decode(errors="replace"), reply.headers.get("X-Lorry-Version", "")
     except urllib.error.HTTPError as error:
-        raise Failed(f"{method} {url}: {error.code} {error.read().decode(errors='replace')[:400]}") from None
-    except OSError as error:
-        raise Failed(f"{method} {url}: {getattr(error, 'reason', error)}") from None
+        remedy = _REFUSED if error.code in (401, 403) else "the engine's log says more"
+        raise Failed(f"{method} {url} was answered by {error.code}: {_words(error.read().decode(errors='replace'))}", remedy, error.code) from None
+    except TimeoutError:
+        raise Failed(f"{method} {url} was not answered within {timeout_s:g} s", "give it more time by --timeout, or look at its log") from None
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        if isinstance(reason, TimeoutError):
+            raise Failed(f"nothing answers at {url} within {timeout_s:g} s", _ABSENT) from None
+        raise Failed(f"nothing answers {method} {url}: {getattr(reason, 'strerror', None) or reason}", _ABSENT) from None
     try:
         return json.loads(raw), version
     except ValueError:
