@@ -29,12 +29,18 @@ class MissingFrameworks(RuntimeError):
     """The environment is not there; a test that needs it fails."""
 
 
-def add_frameworks() -> None:
-    """Puts the packages behind all others, and the stand-ins behind those."""
+def add_packages() -> None:
+    """Puts the packages behind all others."""
     if not (FRAMEWORKS / ".stamp").is_file():
         raise MissingFrameworks(".venv/frameworks is missing; run tools/setup-venvs frameworks")
     if str(PACKAGES) not in sys.path:
         sys.path.append(str(PACKAGES))
+
+
+def add_frameworks() -> None:
+    """Puts the packages behind all others, and the stand-ins behind those."""
+    add_packages()
+    if not any(isinstance(finder, _StandIns) for finder in sys.meta_path):
         sys.meta_path.append(_StandIns())
 
 

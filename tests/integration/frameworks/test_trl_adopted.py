@@ -5,32 +5,21 @@ The trainer is that of examples/frameworks/use_trl.py, as a user runs it.
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import runpy
-import subprocess
-import sys
-import types
 
 import pytest
 from lorry import trl as adopted
-from lorry.errors import LorryError
 from peft import IA3Config, LoraConfig, PrefixTuningConfig, get_peft_model
-from testing import engines
+from testing import engines, trl_ranks
 from testing.engines import ROOT, SLOT_ARGS
 from testing.waiting import DEADLINE_S
 from testing.world import World
-from transformers import LlamaForCausalLM, TrainerCallback
+from transformers import LlamaForCausalLM
 from trl import GRPOConfig
-
-sys.path.append(str(ROOT / "tests" / "fakes"))
-from engine_core import expected_tokens  # noqa: E402
 
 EXAMPLE = ROOT / "examples" / "frameworks" / "use_trl.py"
 ADAPTER = "trl-policy"
 STEPS = 4
-RANKS_DEADLINE_S = 300.0
 
 
 @pytest.fixture(scope="module")
@@ -48,30 +37,12 @@ def environment(world, tiny, tmp_path):
             "LORRY_STORE": addresses["store"], "LORRY_ORCHESTRATOR": addresses["orchestrator"]}
 
 
-class Witness(TrainerCallback):
-    """Keeps each step's weights, and each generation: step, both headers, what was asked, what came."""
-
-    def __init__(self, folder):
-        self.folder, self.step = folder, -1
-        self.generations: list[tuple[int, dict, dict, dict, dict]] = []
-
-    def on_step_begin(self, args, state, control, model, **_):
-        self.step = state.global_step
-        model.save_pretrained(self.folder / f"v{self.step}")
-
-    def hear(self, reply, *_, **__):
-        if reply.request.path_url == "/v1/completions":
-            asked = reply.request
-            self.generations.append((self.step, asked.headers, reply.headers, json.loads(asked.body), reply.json()))
-
-
 @pytest.fixture
 def witness(tmp_path, monkeypatch):
-    made, train = Witness(tmp_path), adopted.GRPOTrainer.train
+    made, train = trl_ranks.Witness(tmp_path), adopted.GRPOTrainer.train
 
     def watched(trainer):
-        trainer.add_callback(made)
-        trainer.vllm_generation.vllm_client.session.hooks["response"].append(made.hear)
+        made.attach(trainer)
         return train(trainer)
 
     monkeypatch.setattr(adopted.GRPOTrainer, "train", watched)
@@ -82,23 +53,10 @@ def test_every_generation_is_by_the_adapter_of_its_step(world, environment, witn
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     runpy.run_path(str(EXAMPLE))
-    run, _ = world.latest(ADAPTER)
-    assert [step for step, *_ in witness.generations] == list(range(STEPS))
-    for step, sent, headers, asked, answer in witness.generations:
-        assert (asked["model"], headers["X-Lorry-Version"], sent["X-Lorry-Min-Version"]) == (ADAPTER, str(step), f"r{run}.{step}")
-        for choice in answer["choices"]:
-            wanted = expected_tokens(tmp_path / f"v{step}", choice["prompt_token_ids"], len(choice["token_ids"]))
-            assert choice["token_ids"] == wanted, f"announced {step}, and other bytes answered"
-    assert world.latest(ADAPTER)[1] == STEPS - 1
-
-
-def test_two_ranks_publish_one_adapter_together(world, environment):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", EXAMPLE]
-    run_before = world.latest(ADAPTER)[0]
-    paths = {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1", "STEPS": "2"}
-    ended = subprocess.run(command, env=os.environ | environment | paths, timeout=RANKS_DEADLINE_S, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr[-4000:]
-    assert world.latest(ADAPTER) == (run_before + 1, 1)
+    run, newest = world.latest(ADAPTER)
+    assert [heard["step"] for heard in witness.generations] == list(range(STEPS))
+    trl_ranks.judge(witness.generations, tmp_path, ADAPTER, run)
+    assert newest == STEPS - 1
 
 
 def tiny_trainer(tiny, tmp_path, model=None, peft_config=None, strategy="lora_adapter", run=None, **settings):
@@ -158,34 +116,3 @@ def test_one_adapter_is_active(tiny):
     model.base_model.set_adapter(["default", "other"])
     with pytest.raises(ValueError, match="2 adapters are active"):
         adopted.check_adapter(model)
-
-
-class Rank(adopted.AdapterGeneration):
-    """One of two ranks: what it says goes to `told`, and the other says `other`."""
-
-    def __init__(self, model, publish):
-        self.model, self._version, self._step = model, -1, lambda: 3
-        self.accelerator = types.SimpleNamespace(is_main_process=False)
-        self._dist = types.SimpleNamespace(gather_params=lambda _: contextlib.nullcontext())
-        self._run, self.server_timeout = types.SimpleNamespace(publish=publish), 1.0
-
-
-def test_a_rank_that_fails_leaves_no_other_waiting(tiny, monkeypatch):
-    model = get_peft_model(LlamaForCausalLM.from_pretrained(tiny / "model"), LoraConfig())
-    told: list[str | None] = []
-
-    def gather(mine, other):
-        told.extend(mine)
-        return [*mine, other]
-
-    def fails(*_, **__):
-        raise LorryError("no room", "QUOTA_EXCEEDED")
-
-    monkeypatch.setattr(adopted, "gather_object", lambda mine: gather(mine, None))
-    with pytest.raises(LorryError, match="QUOTA_EXCEEDED"):
-        Rank(model, fails).sync_weights()
-    assert told == ["LorryError: QUOTA_EXCEEDED: no room"], "the other rank was told, and did not wait"
-
-    monkeypatch.setattr(adopted, "gather_object", lambda mine: gather(mine, "RunFenced: taken over"))
-    with pytest.raises(LorryError, match="another rank could not sync v3: RunFenced: taken over"):
-        Rank(model, lambda *_, **__: types.SimpleNamespace(wait=lambda *_: None)).sync_weights()

@@ -131,6 +131,7 @@ class Run:
     Attributes:
         adapter: the adapter's name.
         number: the run's number.
+        world_size: ranks that opened it together; each publishes its part.
     """
 
     def __init__(
@@ -139,6 +140,7 @@ class Run:
     ) -> None:
         self.adapter = adapter
         self.number = number
+        self.world_size = ranks.world_size
         self._tries = Tries(attempt)
         self._on_the_way = OnTheWay()
         self._connection = connection

@@ -25,6 +25,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 from trl.trainer import grpo_trainer
 
 from lorry.errors import LorryError, Refused
+from lorry.handle import PublishHandle
 from lorry.run import Run
 from lorry.state import active_adapter
 
@@ -63,6 +64,7 @@ class AdapterGeneration(VLLMGeneration):  # type: ignore[misc]
 
     def __init__(self, *args: Any, run: Run, step: Callable[[], int], **kwargs: Any) -> None:
         self._run, self._step, self._version = run, step, -1
+        self._handle: PublishHandle | None = None
         super().__init__(*args, **kwargs)
 
     def _init_vllm(self) -> None:
@@ -72,42 +74,71 @@ class AdapterGeneration(VLLMGeneration):  # type: ignore[misc]
         check_adapter(self.model)
         if self._dist.fsdp_version == 1:
             raise ValueError('vllm_sync_strategy="lora_adapter" does not read the flat parameters of FSDP 1; set fsdp_version: 2, or use "weights"')
-        if self.accelerator.is_main_process:
-            url = self.server_base_url or f"http://{self.server_host}:{self.server_port}"
-            # The client needs vLLM for its weight transfer alone.
-            with _standing_in(vllm_client, "is_vllm_available", lambda *_, **__: True):
-                self.vllm_client = vllm_client.VLLMClient(base_url=url, connection_timeout=self.server_timeout)
-            self.vllm_client.model = self._run.adapter
+        opened, ranks = self._run.world_size, self.accelerator.num_processes
+        if opened != ranks:
+            raise ValueError(f"the run was opened by {opened} of the {ranks} ranks that train; call lorry.open_run on every rank, without group= and "
+                             "after GRPOConfig, which initialises torch.distributed")
+        self._on_all_ranks("reach the door", self._connect)
         stored = self._run.state_dict()  # by a trainer before this one
         if stored["run"] == self._run.number and stored["version"] is not None:
             self._version = stored["version"]
 
+    def _connect(self) -> None:
+        if not self.accelerator.is_main_process:
+            return
+        url = self.server_base_url or f"http://{self.server_host}:{self.server_port}"
+        # The client needs vLLM for its weight transfer alone.
+        with _standing_in(vllm_client, "is_vllm_available", lambda *_, **__: True):
+            self.vllm_client = vllm_client.VLLMClient(base_url=url, connection_timeout=self.server_timeout)
+        self.vllm_client.model = self._run.adapter
+
     def sync_weights(self) -> None:
         """Publishes on every rank, each what it holds, and waits until the door serves it: ``vllm_server_timeout`` seconds at most.
 
-        No rank is left waiting for another that failed: whether all is well is asked of all of them, once.
+        No rank is left waiting for another that failed: whether all is well is asked of all of them, first before any waits for the
+        slices of others.
 
         Raises:
             LorryError, TimeoutError: of this rank; LorryError: of another.
         """
-        is_main = self.accelerator.is_main_process
+        self._version, self._handle = max(self._step(), self._version + 1), None
+        self._on_all_ranks(f"publish v{self._version}", self._publish)
+        self._on_all_ranks(f"sync v{self._version}", self._wait)
+        # The door never answers with an older one, nor with one of an earlier run, and needs no flush: each version has prefixes of its own.
+        if self.accelerator.is_main_process:
+            self.vllm_client.session.headers["X-Lorry-Min-Version"] = f"r{self._run.number}.{self._version}"
+
+    def _publish(self) -> None:
+        adapter = [p for name, p in self.model.named_parameters() if self.model.prefix in name]
+        with self._dist.gather_params(adapter):  # of ZeRO-3; slices of FSDP 2 are published as they are
+            self._handle = self._run.publish(self.model, version=self._version)
+
+    def _wait(self) -> None:
+        assert self._handle is not None
+        self._handle.wait("serving" if self.accelerator.is_main_process else "stored", self.server_timeout)
+
+    def _on_all_ranks(self, what: str, part: Callable[[], None]) -> None:
+        """This rank's part of something; where one rank fails, all raise.
+
+        Raises:
+            Exception: of this rank; LorryError: of another.
+        """
         failed: Exception | None = None
         try:
-            self._version = max(self._step(), self._version + 1)
-            adapter = [p for name, p in self.model.named_parameters() if self.model.prefix in name]
-            with self._dist.gather_params(adapter):  # of ZeRO-3; slices of FSDP 2 are published as they are
-                handle = self._run.publish(self.model, version=self._version)
-            handle.wait("serving" if is_main else "stored", self.server_timeout)
+            part()
         except Exception as error:
             failed = error
+            self._cancel()  # by which the store tells the ranks that wait for this one's slices
         told = [text for text in gather_object([failed and f"{type(failed).__name__}: {failed}"]) if text]
         if failed is not None:
             raise failed
         if told:
-            raise LorryError(f"another rank could not sync v{self._version}: {told[0]}", code="ABORTED")
-        # The door never answers with an older one, nor with one of an earlier run, and needs no flush: each version has prefixes of its own.
-        if is_main:
-            self.vllm_client.session.headers["X-Lorry-Min-Version"] = f"r{self._run.number}.{self._version}"
+            self._cancel()
+            raise LorryError(f"another rank could not {what}: {told[0]}", code="ABORTED")
+
+    def _cancel(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
 
 
 def check_adapter(model: Any) -> None:
