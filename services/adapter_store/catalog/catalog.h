@@ -261,6 +261,7 @@ class Catalog {
   absl::StatusOr<std::vector<Version>> Expendable(const Adapter& adapter);
   uint32_t StoreKeepOf(const Adapter& adapter) const;
   absl::Status DropOld(Draft& draft, News& news, Adapter& adapter);
+  void Keep(Draft& draft, News& news, Version& version);
   absl::Status ClaimEngineNames(Draft& draft, const Version& version);
   absl::StatusOr<Version> Publish(Draft& draft, News& news, Upload upload,
                                   const CheckedImage& image);

@@ -156,7 +156,10 @@ absl::StatusOr<BegunUpload> Catalog::BeginUpload(const BeginUploadArgs& args) {
                       args.principal);
     }
     LORRY_ASSIGN_OR_RETURN(begun.stored, AlreadyStored(draft, args));
-    if (begun.stored.has_value()) return absl::OkStatus();
+    if (begun.stored.has_value()) {
+      if (args.keep) Keep(draft, news, *begun.stored);
+      return absl::OkStatus();
+    }
     const absl::StatusOr<std::optional<Upload>> joined = JoinOrFence(draft, news, args);
     if (!joined.ok() && !IsVerdict(joined.status())) return joined.status();
     if (!joined.ok()) {
@@ -316,6 +319,7 @@ absl::StatusOr<Version> Catalog::Publish(Draft& draft, News& news, Upload upload
     news.changes.push_back({.kind = Change::Kind::kVersionStored, .key = upload.key, .alias = {}});
     LORRY_RETURN_IF_ERROR(DropOld(draft, news, adapter));
   } else {
+    if (upload.keep) Keep(draft, news, *version);
     LORRY_RETURN_IF_ERROR(RetireBlob(draft, upload.blob, /*keep_ms=*/0));
   }
   upload.state = UploadState::kStored;
@@ -324,6 +328,14 @@ absl::StatusOr<Version> Catalog::Publish(Draft& draft, News& news, Upload upload
   draft.Delete(keys::OfLedger(upload.id));
   draft.Put(keys::OfEndedUpload(upload.id), upload);
   return *std::move(version);
+}
+
+// Who publishes a stored version again may keep it, as one whose checkpoint is written later does.
+void Catalog::Keep(Draft& draft, News& news, Version& version) {
+  if (version.keep) return;
+  version.keep = true;
+  draft.Put(keys::OfVersion(version.key), version);
+  news.changes.push_back({.kind = Change::Kind::kVersionStored, .key = version.key, .alias = {}});
 }
 
 // Both renderings, because nobody here knows which engines will serve it.

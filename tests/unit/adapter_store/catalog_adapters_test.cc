@@ -21,11 +21,13 @@ class CatalogAdaptersTest : public CatalogTest {
   void Hold(uint64_t revision, std::vector<VersionKey> versions) {
     ASSERT_THAT(catalog_->SetHolds("orchestrator:x", {1, revision}, std::move(versions)), IsOk());
   }
-  absl::StatusOr<Version> PublishKept(uint64_t number) {
+  absl::StatusOr<Version> PublishKept(uint64_t number, const Digest& expected = {}) {
     BeginUploadArgs args = Args(number);
     args.keep = true;
+    args.expected_digest = expected;
     const auto begun = catalog_->BeginUpload(args);
     if (!begun.ok()) return begun.status();
+    if (begun->stored.has_value()) return *begun->stored;
     return catalog_->StoreVersion(begun->upload.id, Image(absl::StrCat(number)));
   }
 };
@@ -158,6 +160,29 @@ TEST_F(CatalogAdaptersTest, NamedHeldAndKeptOnesStay) {
   EXPECT_EQ(catalog_->RetentionOf(*catalog_->GetAdapter(name_))->leaving, 1u);
   ASSERT_THAT(Publish(5), IsOk());
   EXPECT_THAT(Stored(), ElementsAre(5, 2, 1));
+}
+
+// A trainer writes a checkpoint of what it has published already. Its bytes are known by the digest
+// that it states, or by sending them again.
+TEST_F(CatalogAdaptersTest, OneThatIsStoredMayBeKeptLater) {
+  Keep(1);
+  OpenRun();
+  uint64_t number = 0;
+  for (const Digest& expected : {Image("1").digest, Digest()}) {
+    ++number;
+    ASSERT_THAT(Publish(number, absl::StrCat(number)), IsOk());
+    const uint64_t before = *catalog_->Revision();
+    for (int times = 0; times < 2; ++times) {
+      const auto again = PublishKept(number, expected);
+      ASSERT_THAT(again, IsOk());
+      EXPECT_TRUE(again->keep);
+    }
+    EXPECT_THAT(LogAfter(before), ElementsAre(absl::StrCat("stored policy r1.", number))) << "once";
+    ASSERT_THAT(Publish(number, absl::StrCat(number)), IsOk());
+    EXPECT_TRUE(catalog_->GetVersion(Key(number))->keep) << "nobody lets it go by the way";
+  }
+  ASSERT_THAT(Publish(++number), IsOk());
+  EXPECT_THAT(Stored(), ElementsAre(3, 2, 1));
 }
 
 TEST_F(CatalogAdaptersTest, APolicyMayKeepAll) {

@@ -195,7 +195,7 @@ class Run:
                 ``probe_gap`` of them before it serves the version, and ``lorry status`` shows how far it is.
             progress: show a bar on stderr; default: for more than 64 MiB, on a terminal, on rank 0.
             keep: the store deletes the version only when it is told to, whatever the policy's ``store_keep`` says: for the
-                versions that a trainer's checkpoints go on from. The same on every rank.
+                versions that a trainer's checkpoints go on from. One that is stored already is kept from then on. The same on every rank.
             dtype: ``"bfloat16"`` publishes float32 and float16 tensors as bfloat16, rounded to the nearest. The same on every rank.
 
         Raises:
