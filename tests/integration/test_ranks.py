@@ -339,3 +339,22 @@ def test_a_store_that_is_away_when_a_run_opens_is_waited_for_too(store):
     store.start().wait_ready()
     thread.join(60)
     assert opened == [1]
+
+
+def test_what_the_machine_of_the_store_lost_is_sent_again(store, monkeypatch):
+    """Nothing of the upload was on the disk when it crashed: the header, too, which came when the upload began."""
+    commit, lost = lorry.run.Run._commit, []
+
+    def crashes_first(*arguments):
+        if not lost:
+            store.kill()
+            lost.extend((store.data_dir / "blobs" / "staging").iterdir())
+            for file in lost:
+                file.write_bytes(bytes(file.stat().st_size))
+            store.start().wait_ready()
+        return commit(*arguments)
+
+    monkeypatch.setattr(lorry.run.Run, "_commit", crashes_first)
+    with lorry.open_run(ADAPTER, store=store.address) as run:
+        run.publish(adapter(1 << 12), config=CONFIG, version=1).wait("stored", 60)
+    assert len(lost) == 1

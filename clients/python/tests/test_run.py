@@ -164,7 +164,7 @@ def test_a_number_may_be_published_again_and_again_while_the_store_is_away(
 
 @pytest.mark.parametrize("is_mover", [True, False])
 def test_an_upload_that_is_cancelled_before_it_moves_never_does(monkeypatch: pytest.MonkeyPatch, is_mover: bool) -> None:
-    image = cast(Image, SimpleNamespace(pieces=[Piece(0, 10)], check=lambda: None, cancel=lambda: None))
+    image = cast(Image, SimpleNamespace(header=b"", pieces=[Piece(0, 10)], check=lambda: None, cancel=lambda: None))
     uploader = Uploader(cast(Connection, None), cast(Movers, None), image, lambda length: None)
     monkeypatch.setattr(uploader, "_move", lambda *_: is_mover)
     monkeypatch.setattr(uploader, "_stream", lambda *_: pytest.fail("it moved"))

@@ -39,6 +39,16 @@ def test_small_pieces_go_together() -> None:
     assert list(messages([])) == []
 
 
+def test_a_header_that_the_store_has_lost_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By any rank: all of them have it, and each may be the one that still lives."""
+    sent = list[tuple[int, int]]()
+    image = cast(Image, SimpleNamespace(header=bytes(8), pieces=[Piece(20, 10)], check=lambda: None))
+    uploader = Uploader(cast(Connection, None), cast(Movers, None), image, lambda length: None)
+    monkeypatch.setattr(uploader, "_move", lambda begun, spans: sent.extend(spans) or True)
+    uploader.send(store_pb2.BeginUploadResponse(missing=[store_pb2.Range(offset=0, length=30)]))
+    assert sent == [(0, 8), (20, 30)]
+
+
 @pytest.mark.parametrize(("reason", "kind"), [
     ("RUN_FENCED", errors.RunFenced), ("ATTEMPT_FENCED", errors.AttemptFenced), ("VERSION_TOO_OLD", errors.VersionConflict),
 ])
@@ -53,7 +63,7 @@ def test_an_upload_that_ended_while_nobody_was_connected_says_why(
         return answer
 
     store = SimpleNamespace(GetUpload=dead, CommitUpload=errors.of("what to do", reason, "FAILED_PRECONDITION"))
-    image = cast(Image, SimpleNamespace(pieces=[Piece(0, 10)], check=lambda: None))
+    image = cast(Image, SimpleNamespace(header=b"", pieces=[Piece(0, 10)], check=lambda: None))
     uploader = Uploader(cast(Connection, SimpleNamespace(store=store, call=call)), cast(Movers, None), image, lambda length: None)
 
     def broken(*_: Any) -> bool:

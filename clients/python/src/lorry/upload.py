@@ -95,12 +95,13 @@ class Uploader:
             mover.kill()
 
     def send(self, begun: store_pb2.BeginUploadResponse) -> None:
-        """Sends what is missing of this rank's pieces; returns when the store has all of it.
+        """Sends what is missing of this rank's pieces, and of the header, which every rank has; returns when the store has all of it.
 
         Raises:
             Cancelled, LorryError.
         """
-        mine = [(p.offset, p.offset + p.length) for p in self._image.pieces]
+        # The header went with BeginUpload, but a store whose machine crashed may have lost it like any bytes.
+        mine = [(0, len(self._image.header)), *((p.offset, p.offset + p.length) for p in self._image.pieces)]
         missing = [(r.offset, r.offset + r.length) for r in begun.missing]
         pause_s, sent, give_up_at = 0.1, self._accepted, time.monotonic() + PUBLISH_BUDGET_S
         while True:
