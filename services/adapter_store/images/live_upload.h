@@ -53,6 +53,7 @@ struct Uploads::Live {
   // Held while the file is created, synced, checked or sealed; taken before `mutex`.
   Mutex io;
   std::shared_ptr<blob::Staging> staging LORRY_GUARDED_BY(io);
+  bool is_sealed LORRY_GUARDED_BY(io) = false;  // the staging; opening it may have failed since
   std::shared_ptr<const blob::Mapping> sealed LORRY_GUARDED_BY(io);  // once set, `target` is null
 
   Mutex mutex;

@@ -360,7 +360,8 @@ absl::StatusOr<CheckOutcome> Uploads::CheckBytes(Live& live, std::span<const std
 
 absl::Status Uploads::Live::Seal(blob::Store& blobs) {
   if (sealed != nullptr) return absl::OkStatus();
-  LORRY_RETURN_IF_ERROR(staging->Seal());
+  if (!is_sealed) LORRY_RETURN_IF_ERROR(staging->Seal());
+  is_sealed = true;
   LORRY_FAULT_POINT("store.commit.sealed");
   LORRY_ASSIGN_OR_RETURN(sealed, blobs.Open(record.blob.value));
   ClearTarget();

@@ -23,12 +23,16 @@ class UploadsTest : public ImagesTest {
             .length = adapter.image.size() / 2 - adapter.header_bytes};
   }
   // The upload's file is sealed, and no record says so.
-  UploadId CrashAfterTheSeal() {
+  UploadId FailAfterTheSeal() {
     const UploadId id = BeginImage(7, adapter_)->upload.id;
     EXPECT_THAT(SendRest(id, adapter_), IsOk());
-    failing_.Fail(blob::BlobOp::kOpen, absl::UnavailableError("the process is about to die"));
+    failing_.Fail(blob::BlobOp::kOpen, absl::UnavailableError("no descriptor is left"));
     EXPECT_TRUE(absl::IsUnavailable(Commit(id).status()));
     failing_.Heal();
+    return id;
+  }
+  UploadId CrashAfterTheSeal() {
+    const UploadId id = FailAfterTheSeal();
     RestartAll();
     return id;
   }
@@ -183,6 +187,13 @@ TEST_F(UploadsTest, ASealThatFailsLeavesTheUploadOpenForAnotherCommit) {
   EXPECT_THAT(Stored(), IsEmpty());
   failing_.Heal();
   EXPECT_THAT(Commit(id), IsOk());
+}
+
+TEST_F(UploadsTest, ASealedFileThatCannotBeOpenedIsTriedAgain) {
+  const UploadId id = FailAfterTheSeal();
+  EXPECT_THAT(Send(id, adapter_, SecondHalf(adapter_)), IsOk()) << "it is here already";
+  uploads_->Sweep();
+  EXPECT_EQ(Commit(id)->digest, DigestOf(adapter_.bytes(), adapter_.config));
 }
 
 TEST_F(UploadsTest, ACrashAfterTheSealGoesOnFromTheSealedFile) {
