@@ -44,13 +44,9 @@ absl::StatusOr<Run> Catalog::OpenRun(const OpenRunArgs& args) {
     return Error(absl::StatusCode::kInvalidArgument, "ARGUMENT_INVALID",
                  "request_id is longer than 64 bytes");
   }
-  std::optional<VersionKey> resumed;
-  if (args.resume_from.has_value()) {
-    LORRY_ASSIGN_OR_RETURN(const Version version, GetVersion(*args.resume_from));
-    resumed = version.key;
-  }
   Run run;
   LORRY_RETURN_IF_ERROR(Transact([&](Draft& draft, News& news) -> absl::Status {
+    // First: the current run, from which a resume_from may count, is the one that it opened.
     LORRY_ASSIGN_OR_RETURN(const std::optional<Run> before, RunOfRequest(draft, args));
     if (before.has_value()) {
       run = *before;
@@ -65,10 +61,11 @@ absl::StatusOr<Run> Catalog::OpenRun(const OpenRunArgs& args) {
                                 " is current, not ", *args.expected_run,
                                 ": another process has taken over"));
     }
+    std::optional<VersionKey> resumed = args.resume_from;
     if (resumed.has_value()) {
-      // Read again under the transaction: it may have been deleted since.
-      LORRY_ASSIGN_OR_RETURN(const auto still, draft.GetText(keys::OfVersion(*resumed)));
-      if (!still.has_value()) return NoSuchVersion(*resumed);
+      if (resumed->run.value == 0) resumed->run = adapter.current_run;
+      LORRY_ASSIGN_OR_RETURN(const auto stored, draft.GetText(keys::OfVersion(*resumed)));
+      if (!stored.has_value()) return NoSuchVersion(*resumed);
     }
     adapter.last_run = RunId(adapter.last_run.value + 1);
     run = Run{.number = adapter.last_run,

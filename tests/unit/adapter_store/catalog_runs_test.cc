@@ -45,6 +45,18 @@ TEST_F(RunsTest, ARetryWithItsRequestIdGetsTheSameRun) {
   EXPECT_EQ(Open(0, "try-1")->number.value, 1u);
 }
 
+// What it went on from was a version of the run that was current then, and may be deleted since.
+TEST_F(RunsTest, ARetryThatGoesOnFromTheCurrentRunGetsTheSameRun) {
+  OpenRun();
+  ASSERT_THAT(Publish(80), IsOk());
+  const VersionKey newest{AdapterName("policy"), RunId(), VersionNumber(80)};
+  EXPECT_EQ(Open(1, "try", newest)->number.value, 2u);
+  EXPECT_EQ(Open(1, "try", newest)->number.value, 2u);
+  ASSERT_THAT(catalog_->DeleteVersion(Key(80, 1)), IsOk());
+  EXPECT_EQ(Open(1, "try", newest)->resumed_from, Key(80, 1));
+  EXPECT_THAT(Open(2, "another", newest), IsError("UNKNOWN_VERSION"));
+}
+
 TEST_F(RunsTest, ARequestIdThatSaysSomethingElseIsRefused) {
   OpenRun();
   ASSERT_THAT(Publish(80), IsOk());
