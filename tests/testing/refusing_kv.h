@@ -1,9 +1,10 @@
-// Records in memory that refuse to be written when told to, as a disk that is full.
+// Records in memory that refuse to be written when told to, as a disk that is full; or to be read.
 #pragma once
 
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -21,6 +22,9 @@ class RefusingStore final : public kv::Store {
     return inner_->TakeSnapshot();
   }
   absl::StatusOr<std::optional<kv::Entry>> Get(std::string_view key) override {
+    if (unread.has_value() && key.starts_with(*unread)) {
+      return absl::UnavailableError("the disk is away");
+    }
     return inner_->Get(key);
   }
   absl::StatusOr<std::vector<kv::Entry>> List(const kv::Range& range) override {
@@ -28,6 +32,7 @@ class RefusingStore final : public kv::Store {
   }
   absl::Status how = absl::ResourceExhaustedError("no space left on device");  // before the next
   std::atomic<bool> refuses = false;
+  std::optional<std::string> unread;  // keys that begin so; set while nobody reads
 
  private:
   const std::unique_ptr<kv::Store> inner_ = kv::MakeMemoryStore();

@@ -50,6 +50,10 @@ class PictureWriter {
   size_t message_bytes_ = 0;
 };
 
+absl::Status UnlessGone(const absl::Status& unread) {
+  return absl::IsNotFound(unread) ? absl::OkStatus() : unread;
+}
+
 }  // namespace
 
 WatchSession::WatchSession(WatchHub& hub, const v1::WatchRequest& request)
@@ -146,51 +150,58 @@ absl::Status WatchHub::Greet(WatchSession& session) {
 absl::StatusOr<bool> WatchHub::SendChanges(WatchSession& session) {
   size_t sent = 0;
   bool open = true;
+  absl::Status described;
   LORRY_RETURN_IF_ERROR(
       catalog_.ReadLog(*session.seen_, kRevisionsAtATime,
                        [&](uint64_t revision, const std::vector<Change>& changes) {
-                         if (!open) return;
-                         open = session.Send(Describe(revision, changes));
+                         if (!open || !described.ok()) return;
+                         v1::WatchResponse response;
+                         response.set_revision(revision);
+                         for (const Change& change : changes) {
+                           if (described.ok()) described = Describe(change, response);
+                         }
+                         if (!described.ok())
+                           return;  // whoever watches again gets this revision again
+                         open = session.Send(std::move(response));
                          session.seen_ = revision;
                          ++sent;
                        }));
+  LORRY_RETURN_IF_ERROR(described);
   return open && sent == kRevisionsAtATime;
 }
 
 // The log names what changed; what is sent is its present state. Where that has been deleted since,
 // nothing is sent for it: a later entry of the log says so.
-v1::WatchResponse WatchHub::Describe(uint64_t revision, const std::vector<Change>& changes) {
-  v1::WatchResponse response;
-  response.set_revision(revision);
-  for (const Change& change : changes) {
-    switch (change.kind) {
-      case Change::Kind::kVersionStored:
-        if (const auto version = catalog_.GetVersion(change.key); version.ok()) {
-          *response.add_changes()->mutable_version_stored() = ToProto(*version);
-        }
-        break;
-      case Change::Kind::kVersionDeleted:
-        *response.add_changes()->mutable_version_deleted() = rpc::ToProto(change.key);
-        break;
-      case Change::Kind::kAdapterSet: {
-        const auto adapter = catalog_.GetAdapter(change.key.adapter);
-        const auto runs = catalog_.ListRuns(change.key.adapter);
-        if (adapter.ok() && runs.ok()) {
-          *response.add_changes()->mutable_adapter_set() = ToProto(*adapter, *runs);
-        }
-        break;
-      }
-      case Change::Kind::kAdapterDeleted:
-        response.add_changes()->set_adapter_deleted(change.key.adapter.value);
-        break;
-      case Change::Kind::kAliasSet: {
-        const auto alias = catalog_.GetAlias(change.key.adapter, change.alias);
-        if (alias.ok()) *response.add_changes()->mutable_alias_set() = ToProto(*alias);
-        break;
-      }
+absl::Status WatchHub::Describe(const Change& change, v1::WatchResponse& response) {
+  switch (change.kind) {
+    case Change::Kind::kVersionStored: {
+      const auto version = catalog_.GetVersion(change.key);
+      if (!version.ok()) return UnlessGone(version.status());
+      *response.add_changes()->mutable_version_stored() = ToProto(*version);
+      break;
+    }
+    case Change::Kind::kVersionDeleted:
+      *response.add_changes()->mutable_version_deleted() = rpc::ToProto(change.key);
+      break;
+    case Change::Kind::kAdapterSet: {
+      const auto adapter = catalog_.GetAdapter(change.key.adapter);
+      if (!adapter.ok()) return UnlessGone(adapter.status());
+      LORRY_ASSIGN_OR_RETURN(const std::vector<store::Run> runs,
+                             catalog_.ListRuns(change.key.adapter));
+      *response.add_changes()->mutable_adapter_set() = ToProto(*adapter, runs);
+      break;
+    }
+    case Change::Kind::kAdapterDeleted:
+      response.add_changes()->set_adapter_deleted(change.key.adapter.value);
+      break;
+    case Change::Kind::kAliasSet: {
+      const auto alias = catalog_.GetAlias(change.key.adapter, change.alias);
+      if (!alias.ok()) return UnlessGone(alias.status());
+      *response.add_changes()->mutable_alias_set() = ToProto(*alias);
+      break;
     }
   }
-  return response;
+  return absl::OkStatus();
 }
 
 }  // namespace lorry::store

@@ -58,7 +58,7 @@ class WatchHub {
   absl::Status SendPicture(WatchSession& session);
   absl::Status Greet(WatchSession& session);
   absl::StatusOr<bool> SendChanges(WatchSession& session);
-  v1::WatchResponse Describe(uint64_t revision, const std::vector<Change>& changes);
+  absl::Status Describe(const Change& change, v1::WatchResponse& response);
 
   Catalog& catalog_;
   std::atomic<bool> will_serve_ = false;  // everybody, and whatever is committed until then
