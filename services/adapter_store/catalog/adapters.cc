@@ -57,7 +57,9 @@ absl::StatusOr<Adapter> Catalog::SetAdapter(const AdapterName& name, Policy poli
     const uint64_t seen = exists.has_value() ? adapter.generation : 0;
     if (expected_generation.has_value() && *expected_generation != seen) {
       // A repeated call, whose first answer was lost, finds what it did itself.
-      if (*expected_generation + 1 == seen && adapter.policy == policy) return absl::OkStatus();
+      if (*expected_generation == adapter.seen_before && adapter.policy == policy) {
+        return absl::OkStatus();
+      }
       return Error(absl::StatusCode::kAborted, "ADAPTER_MOVED",
                    absl::StrCat("the policy of ", name.value, " has generation ", seen, ", not ",
                                 *expected_generation, "; read it again and decide again"));
@@ -76,6 +78,7 @@ absl::StatusOr<Adapter> Catalog::SetAdapter(const AdapterName& name, Policy poli
     }
     adapter.policy = policy;
     ++adapter.generation;
+    adapter.seen_before = seen;
     draft.Put(keys::OfAdapter(name), adapter);
     news.changes.push_back(AdapterChange(Change::Kind::kAdapterSet, name));
     return absl::OkStatus();

@@ -1,5 +1,6 @@
 #include "services/adapter_store/catalog/codec.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/escaping.h"
@@ -82,6 +83,8 @@ void Read(const json& from, Adapter& adapter) {
   from.at("max_tensor_norm").get_to(adapter.policy.max_tensor_norm);
   from.at("default_of").get_to(adapter.policy.default_of);
   from.at("generation").get_to(adapter.generation);
+  adapter.seen_before = adapter.generation - std::min<uint64_t>(adapter.generation, 1);
+  ReadNewer(from, "seen_before", adapter.seen_before);
   ReadOptional(from, "store_keep", adapter.policy.store_keep);
   from.at("current_run").get_to(adapter.current_run);
   adapter.last_run = adapter.current_run;
@@ -123,6 +126,8 @@ void Read(const json& from, Alias& alias) {
   from.at("name").get_to(alias.name);
   ReadOptional(from, "version", alias.version);
   from.at("generation").get_to(alias.generation);
+  alias.seen_before = alias.generation - std::min<uint64_t>(alias.generation, 1);
+  ReadNewer(from, "seen_before", alias.seen_before);
 }
 void Read(const json& from, Upload& upload) {
   from.at("id").get_to(upload.id);
@@ -179,6 +184,7 @@ std::string Encode(const Adapter& adapter) {
               {"max_tensor_norm", adapter.policy.max_tensor_norm},
               {"default_of", adapter.policy.default_of},
               {"generation", adapter.generation},
+              {"seen_before", adapter.seen_before},
               {"current_run", adapter.current_run},
               {"last_run", adapter.last_run},
               {"stored_bytes", adapter.stored_bytes},
@@ -222,7 +228,10 @@ std::string Encode(const Tombstone& tombstone) {
 }
 
 std::string Encode(const Alias& alias) {
-  json out = {{"adapter", alias.adapter}, {"name", alias.name}, {"generation", alias.generation}};
+  json out = {{"adapter", alias.adapter},
+              {"name", alias.name},
+              {"generation", alias.generation},
+              {"seen_before", alias.seen_before}};
   WriteOptional(out, "version", alias.version);
   return out.dump();
 }

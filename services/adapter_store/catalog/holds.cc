@@ -72,11 +72,10 @@ absl::StatusOr<Alias> Catalog::SetAlias(const AdapterName& adapter, const AliasN
     LORRY_ASSIGN_OR_RETURN(std::optional<Alias> found,
                            draft.Get<Alias>(keys::OfAlias(adapter, name)));
     const bool known = found.has_value();
-    alias = found.value_or(
-        Alias{.adapter = adapter, .name = name, .version = std::nullopt, .generation = 0});
+    alias = found.value_or(Alias{.adapter = adapter, .name = name});
     const uint64_t seen = alias.version.has_value() ? alias.generation : 0;
     // A repeated call, whose first answer was lost, finds what it did itself.
-    const bool done = alias.version == version && expected_generation == alias.generation - 1;
+    const bool done = alias.version == version && expected_generation == alias.seen_before;
     if (expected_generation.has_value() && *expected_generation != seen && !done) {
       return Error(
           absl::StatusCode::kAborted, "ALIAS_MOVED",
@@ -104,6 +103,7 @@ absl::StatusOr<Alias> Catalog::SetAlias(const AdapterName& adapter, const AliasN
     }
     alias.version = version;
     ++alias.generation;
+    alias.seen_before = seen;
     draft.Put(keys::OfAlias(adapter, name), alias);
     news.changes.push_back({.kind = Change::Kind::kAliasSet,
                             .key = VersionKey{.adapter = adapter, .run = {}, .number = {}},

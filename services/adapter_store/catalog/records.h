@@ -44,9 +44,10 @@ struct Policy {
 struct Adapter {
   AdapterName name;
   Policy policy;
-  uint64_t generation = 0;  // counts changes of the policy
-  RunId current_run;        // 0 before the first
-  RunId last_run;           // the highest ever given, also to an adapter of this name before
+  uint64_t generation = 0;   // counts changes of the policy
+  uint64_t seen_before = 0;  // the generation that the last change was made from; 0: of none
+  RunId current_run;         // 0 before the first
+  RunId last_run;            // the highest ever given, also to an adapter of this name before
   uint64_t stored_bytes = 0;
   uint32_t versions = 0;  // stored now
   bool archived = false;  // takes no run and no upload
@@ -96,6 +97,7 @@ struct Alias {
   AliasName name;
   std::optional<VersionKey> version;  // none: removed; the record stays, so that generations grow
   uint64_t generation = 0;
+  uint64_t seen_before = 0;  // as an adapter's
   bool operator==(const Alias&) const = default;
 };
 

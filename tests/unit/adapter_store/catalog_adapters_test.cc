@@ -113,7 +113,11 @@ TEST_F(CatalogAdaptersTest, OneThatTakesTheNameGoesOnCounting) {
   ASSERT_THAT(again, IsOk());
   EXPECT_EQ(again->generation, generation + 1);
   EXPECT_EQ(again->current_run.value, 0u);
-  EXPECT_THAT(catalog_->SetAdapter(name_, {}, 0), IsError("ADAPTER_MOVED")) << "it exists";
+  EXPECT_EQ(catalog_->SetAdapter(name_, {}, 0)->generation, generation + 1)
+      << "repeated, as its answer was lost";
+  EXPECT_THAT(catalog_->SetAdapter(name_, {}, generation), IsError("ADAPTER_MOVED"));
+  EXPECT_THAT(catalog_->SetAdapter(name_, {.encoded = "x"}, 0), IsError("ADAPTER_MOVED"))
+      << "it exists";
   EXPECT_EQ(OpenRun().value, 3u);
   EXPECT_THAT(Publish(1, "other bytes"), IsOk());
 }

@@ -29,6 +29,7 @@ Adapter SomeAdapter() {
                     .store_keep = 4,
                     .default_of = {"rollout", "eval"}};
   adapter.generation = 5;
+  adapter.seen_before = 3;
   adapter.current_run = RunId(6);
   adapter.last_run = RunId(7);
   adapter.stored_bytes = 8;
@@ -88,7 +89,8 @@ TEST(Codec, KeepsEveryField) {
   ExpectKept(Tombstone{.digest = Digest{"sha256-xxh3:a"}, .deleted_at_ms = 1});
   ExpectKept(
       Alias{.adapter = kKey.adapter, .name = AliasName("eval"), .version = kKey, .generation = 1});
-  ExpectKept(Alias{.adapter = kKey.adapter, .name = AliasName("eval"), .generation = 2});
+  ExpectKept(
+      Alias{.adapter = kKey.adapter, .name = AliasName("eval"), .generation = 4, .seen_before = 2});
   for (const UploadState state : {UploadState::kOpen, UploadState::kStored, UploadState::kDead}) {
     ExpectKept(SomeUpload(state));
   }
@@ -114,12 +116,15 @@ TEST(Codec, QuotesOfAHostileHeaderAreWritten) {
 
 TEST(Codec, WhatAnOlderProgramLeftOutHasItsOldMeaning) {
   auto fields = nlohmann::json::parse(Encode(SomeAdapter()));
-  for (const char* newer : {"last_run", "archived", "store_keep"}) fields.erase(newer);
+  for (const char* newer : {"last_run", "archived", "store_keep", "seen_before"})
+    fields.erase(newer);
   const auto adapter = Decode<Adapter>(fields.dump());
   ASSERT_THAT(adapter, IsOk());
   EXPECT_EQ(adapter->last_run, adapter->current_run);
   EXPECT_FALSE(adapter->archived);
   EXPECT_EQ(adapter->policy.store_keep, std::nullopt);
+  EXPECT_EQ(adapter->seen_before, 4u);
+  EXPECT_EQ(Decode<Alias>(R"({"adapter":"a","name":"b","generation":5})")->seen_before, 4u);
   auto set =
       nlohmann::json::parse(Encode(HolderSet{.holder = "a", .mark = {3, 1}, .versions = {}}));
   set.erase("incarnation");

@@ -124,6 +124,9 @@ TEST_F(VersionsTest, AnAliasThatWasRemovedGoesOnCounting) {
   EXPECT_THAT(*catalog_->ListAliases(AdapterName("policy")), IsEmpty());
   EXPECT_THAT(SetAlias("best", Key(1), 1), IsError("ALIAS_MOVED"));
   EXPECT_EQ(SetAlias("best", Key(1), 0)->generation, 3u);
+  EXPECT_EQ(SetAlias("best", Key(1), 0)->generation, 3u) << "repeated, as its answer was lost";
+  EXPECT_THAT(SetAlias("best", Key(2), 0), IsError("ALIAS_MOVED"));
+  EXPECT_THAT(SetAlias("best", Key(1), 2), IsError("ALIAS_MOVED")) << "nobody saw that one";
   EXPECT_THAT(LogAfter(4), ElementsAre("alias best", "alias best", "alias best"));
 }
 
