@@ -34,6 +34,10 @@ void Stand(Core& core, const PoolId& id, Pool& pool, const SyncTransition& row) 
   core.SavePool(id, pool);
 }
 
+bool IsFromQueue(const SyncRecord& sync) {
+  return !sync.overriding && sync.source.kind == fleet::PoolSource::Kind::kPublished;
+}
+
 namespace {
 
 // Whether it had the version when it reported last, on the boot on which it takes part in the sync.
@@ -173,9 +177,10 @@ void Commit(const Core& core, const PoolId& id, Pool& pool) {
     pool.record.considered = sync.version.key;
     pool.record.pending.clear();
   }
-  // Versions of the queue that are older than this one will never be synced.
+  // Versions of the queue that are older than this one will never be synced. It may be there itself:
+  // the sync of a pin or of an alias takes nothing out of the queue, as it may be broken off.
   std::erase_if(pool.record.pending, [&](const VersionKey& key) {
-    return key.run == sync.version.key.run && key < sync.version.key;
+    return key.run == sync.version.key.run && key <= sync.version.key;
   });
 }
 
@@ -184,10 +189,8 @@ void Commit(const Core& core, const PoolId& id, Pool& pool) {
 void AbortSync(const Core& core, const PoolId& id, Pool& pool) {
   const SyncRecord& sync = *pool.sync;
   const AdapterInfo* info = core.FindAdapter(id.adapter);
-  const bool from_queue =
-      !sync.overriding && sync.source.kind == fleet::PoolSource::Kind::kPublished;
   const bool never_skips = info != nullptr && info->policy.skip == fleet::SkipMode::kNever;
-  if (from_queue && (pool.record.pending.empty() || never_skips))
+  if (IsFromQueue(sync) && (pool.record.pending.empty() || never_skips))
     pool.record.pending.insert(pool.record.pending.begin(), sync.version.key);
   // Doors that were held in vain serve for longer, each time, before they are asked to hold again.
   pool.barriers_failed = pool.barrier.has_value() ? pool.barriers_failed + 1 : 0;
@@ -203,11 +206,8 @@ std::optional<SyncEvent> WhatStops(const Core& core, const PoolId& id, const Poo
   if (sync.overriding && pool.record.override_to != sync.version.key) return SyncEvent::kOverridden;
   if (!sync.overriding && sync.source != policy->pools.at(id.pool))
     return SyncEvent::kPolicyChanged;
-  const bool published = sync.source.kind == fleet::PoolSource::Kind::kPublished;
-  if (!sync.overriding && published &&
-      sync.version.key.run != core.adapters.at(id.adapter).current_run) {
+  if (IsFromQueue(sync) && sync.version.key.run != core.adapters.at(id.adapter).current_run)
     return SyncEvent::kRunFenced;
-  }
   if (!sync.overriding && IsRolledBack(core, id, pool, sync.version.key)) {
     const Activation* now = core.pools.at({id.adapter, sync.source.pool}).committed();
     const bool is_older = now != nullptr && now->version.key.run > sync.version.key.run;

@@ -14,6 +14,9 @@ void Stand(Core& core, const PoolId& id, Pool& pool, const SyncTransition& row);
 // at pools of which something changed or is due.
 void AdvanceSyncs(Core& core);
 
+// Whether the sync took its version out of the pool's queue, and puts it back when it is broken off.
+bool IsFromQueue(const SyncRecord& sync);
+
 void HandleOverride(Core& core, const OverrideSet& event);
 
 }  // namespace lorry::sync

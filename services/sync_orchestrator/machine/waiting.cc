@@ -106,7 +106,6 @@ void Start(Core& core, const PoolId& id, Pool& pool, const fleet::AdapterPolicy&
       Take(SyncTable(), core.taken.sync, PhaseOf(pool), SyncEvent::kMayBegin);
   if (row == nullptr) return;
   pool.record.epoch = Epoch(pool.record.epoch.value + 1);
-  std::erase(pool.record.pending, next.version.key);
   SyncRecord sync;
   sync.epoch = pool.record.epoch;
   sync.version = next.version;
@@ -114,6 +113,7 @@ void Start(Core& core, const PoolId& id, Pool& pool, const fleet::AdapterPolicy&
   sync.overriding = next.overriding;
   sync.share_of = candidates.share_of;
   sync.source = policy.pools.at(id.pool);
+  if (IsFromQueue(sync)) std::erase(pool.record.pending, next.version.key);
   for (const Member* member : candidates.members) {
     const bool fits = !without_slot.contains(member->id);
     sync.members.push_back(

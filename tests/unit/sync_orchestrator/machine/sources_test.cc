@@ -170,6 +170,42 @@ TEST_F(SourcesTest, APoolComesToTheNewestOfMoreThanMayWaitWhenItTakesThemAgain) 
   EXPECT_EQ(CommittedIn(kRollout), newest);
 }
 
+TEST_F(SourcesTest, WhatWaitsIsSyncedWhenItsPinIsLiftedBeforeItIsDecided) {
+  for (const bool something_is_served : {false, true}) {
+    SCOPED_TRACE(something_is_served);
+    const uint64_t number = something_is_served ? 3 : 1;
+    fleet_.Override(fleet_.Publish(number), "");
+    fleet_.Pass(fleet_.config_.retry_min_ms);
+    ASSERT_TRUE(fleet_.PoolOf(kRollout).sync.has_value());
+    EXPECT_TRUE(fleet_.PoolOf(kRollout).sync->overriding);
+    fleet_.Override(std::nullopt, "");
+    EXPECT_EQ(fleet_.PoolOf(kRollout).last_decision->why, Abort::kOverridden);
+    fleet_.Pass(fleet_.config_.retry_min_ms);
+    Settle({"e1"});
+    EXPECT_EQ(CommittedIn(kRollout), number);
+    EXPECT_TRUE(fleet_.PoolOf(kRollout).pending.empty());
+  }
+}
+
+TEST_F(SourcesTest, SoIsWhatAnAliasWasToBringWhenThePoolTakesItNoMore) {
+  fleet_.Alias("best", fleet_.Publish(1));
+  Take(kRollout, alias_);
+  fleet_.Pass(fleet_.config_.retry_min_ms);
+  ASSERT_EQ(fleet_.PoolOf(kRollout).sync->source, alias_);
+  Take(kRollout, {});
+  fleet_.Pass(fleet_.config_.retry_min_ms);
+  Settle({"e1"});
+  EXPECT_EQ(CommittedIn(kRollout), 1u);
+}
+
+TEST_F(SourcesTest, WhatAPinHasDecidedDoesNotWaitAnyMore) {
+  fleet_.Override(fleet_.Publish(1), "");
+  fleet_.Pass(fleet_.config_.retry_min_ms);
+  Settle({"e1"});
+  ASSERT_EQ(CommittedIn(kRollout), 1u);
+  EXPECT_TRUE(fleet_.PoolOf(kRollout).pending.empty());
+}
+
 // Not what its history has merely become too long to name.
 TEST_F(SourcesTest, APoolDecidesWhatItStagesHoweverFarTheFollowedOneGetsMeanwhile) {
   Take(kEval, {PoolSource::Kind::kPool, kRollout, {}});
