@@ -195,6 +195,9 @@ std::string WhoTries(const Core& core, const Member& member, const VersionKey& v
   std::vector<std::string> names;
   if (trial != core.trials.end()) {
     for (const auto& [id, its] : trial->second.tries) names.push_back(id.value);
+    if (names.empty()) {
+      for (const MemberId& id : trial->second.at_risk) names.push_back(id.value);
+    }
   }
   if (names.empty()) return "an engine like it is to try it first, and none can now";
   return absl::StrCat(AFew(names), names.size() == 1 ? " tries it first" : " try it first");

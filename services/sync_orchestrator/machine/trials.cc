@@ -44,15 +44,14 @@ bool TakesPart(const Core& core, const Question& question, const Trial& trial,
          });
 }
 
-bool Is(const Core& core, const Member& member, const VersionInfo& version,
-        fleet::ResidencyState state) {
-  const fleet::ObservedResidency* residency = ResidencyOf(core, member, version);
-  return residency != nullptr && residency->state == state;
-}
-
 fleet::ResidencyState StateOf(const Core& core, const Member& member, const VersionInfo& version) {
   const fleet::ObservedResidency* residency = ResidencyOf(core, member, version);
   return residency != nullptr ? residency->state : fleet::ResidencyState::kAbsent;
+}
+
+bool Is(const Core& core, const Member& member, const VersionInfo& version,
+        fleet::ResidencyState state) {
+  return StateOf(core, member, version) == state;
 }
 
 // Whether the member says that all slots of its engine hold adapters that must stay loaded.
@@ -230,11 +229,8 @@ void EndLeft(Core& core, const Question& question, Trial& trial) {
 bool IsAtRisk(const Core& core, const Question& question, const Trial& trial,
               const Member& member) {
   const PoolId id{question.version.adapter, member.placed_in.first};
-  if (member.placed_in.second != question.group || !trial.wanted_by.contains(id) ||
-      IsGone(core, member)) {
-    return false;
-  }
-  return Is(core, member, trial.version, fleet::ResidencyState::kLoading);
+  return member.placed_in.second == question.group && trial.wanted_by.contains(id) &&
+         !IsGone(core, member) && Is(core, member, trial.version, fleet::ResidencyState::kLoading);
 }
 
 void AssessRisk(const Core& core, const Question& question, Trial& trial, const Visit& visit) {
@@ -249,13 +245,15 @@ void AssessRisk(const Core& core, const Question& question, Trial& trial, const 
   }
 }
 
-// Whether one more may try: at worst Config::deaths_limit engines end, that one included.
+// Whether one more may try: at worst Config::deaths_limit engines end, that one included, and each
+// counts once: what hung and loads it still is spent already.
 bool IsAffordable(const Core& core, const Question& question, const Trial& trial) {
-  const auto others = std::ranges::count_if(
-      trial.at_risk, [&](const MemberId& id) { return !trial.tries.contains(id); });
-  const uint32_t spent = LivesSpent(VerdictOf(core, question.group, question.version));
-  return spent + trial.tries.size() + trial.left.size() + static_cast<size_t>(others) <
-         core.config.deaths_limit;
+  const GroupVerdict& verdict = VerdictOf(core, question.group, question.version);
+  size_t lives = LivesSpent(verdict) + trial.left.size();
+  for (const auto& [id, its] : trial.tries) lives += trial.at_risk.contains(id) ? 0 : 1;
+  for (const MemberId& id : trial.at_risk)
+    lives += HasHung(verdict, id, core.members.at(id).observed->boot) ? 0 : 1;
+  return lives < core.config.deaths_limit;
 }
 
 // Revokes the tries that are not loading yet, and notes which members were slow. `next` then tries

@@ -341,12 +341,14 @@ const GroupVerdict* GivenUp(const Core& core, const PoolId& id, const VersionKey
 uint32_t LivesSpent(const GroupVerdict& verdict) {
   uint32_t lives = Deaths(verdict);
   for (const auto& [member, its] : verdict.hung) lives += its.tries;
-  for (const auto& [member, leave] : verdict.leave) {
-    const auto hung = verdict.hung.find(member);
-    const bool is_counted = hung != verdict.hung.end() && hung->second.boot == leave.boot;
-    lives += leave.lost && !is_counted ? 1 : 0;
-  }
+  for (const auto& [member, leave] : verdict.leave)
+    lives += leave.lost && !HasHung(verdict, member, leave.boot) ? 1 : 0;
   return lives;
+}
+
+bool HasHung(const GroupVerdict& verdict, const MemberId& member, const BootId& boot) {
+  const auto hung = verdict.hung.find(member);
+  return hung != verdict.hung.end() && hung->second.boot == boot;
 }
 
 void GiveLeave(Core& core, const EngineGroup& group, const VersionKey& version,

@@ -34,6 +34,8 @@ const GroupVerdict* GivenUp(const Core& core, const PoolId& id, const VersionKey
 
 // Engines that the version cost the group: dead, hung, or of members that were LOST in their try.
 uint32_t LivesSpent(const GroupVerdict& verdict);
+// Whether the engine of this boot is among them, as one that hung.
+bool HasHung(const GroupVerdict& verdict, const MemberId& member, const BootId& boot);
 
 // Leave to try the version, for the boot that the member has now. It is a record before the member
 // hears of it: whatever becomes of the member, its journal and this reign, an engine that ends in

@@ -183,6 +183,43 @@ TEST_F(Trials, WhoFailedCountsUntilItHasHeardThatAnotherTries) {
   EXPECT_TRUE(fleet_.MayLoad("e2", 2));
 }
 
+// Its unload hangs, too, so that it loads it for as long as it lives.
+TEST_F(Trials, AnEngineThatHangsIsOneLifeHoweverLongItLoads) {
+  const VersionKey killer = fleet_.Publish(2);
+  fleet_.Fail("e1", killer, Failure::kEngineHung);
+  fleet_.Of("e1").health = fleet::MemberHealth::kWedged;
+  fleet_.Set("e1", killer, ResidencyState::kLoading);
+  EXPECT_TRUE(fleet_.MayLoad("e2", 2));
+  fleet_.Set("e2", killer, ResidencyState::kLoading);
+  fleet_.Pass(15'000);
+  EXPECT_EQ(fleet_.Loaders(2), 1u) << "a third would be one too many";
+}
+
+TEST_F(Trials, SoItIsWhenItsTryIsOver) {
+  const VersionKey killer = fleet_.Publish(2);
+  for (const char* id : {"e2", "e3", "e4"}) {
+    fleet_.Of(id).health = fleet::MemberHealth::kAsleep;
+    fleet_.Report(id);
+  }
+  fleet_.Fail("e1", killer, Failure::kEngineHung);
+  fleet_.Override(first_, "");
+  fleet_.Report("e1");
+  fleet_.Set("e1", killer, ResidencyState::kLoading);
+  fleet_.Of("e2").health = fleet::MemberHealth::kReady;
+  fleet_.Report("e2");
+  fleet_.Alias("eval", killer);
+  EXPECT_TRUE(fleet_.MayLoad("e2", 2));
+}
+
+TEST_F(Trials, StatusNamesWhoLoadsItWhereNobodyMayTry) {
+  const VersionKey killer = PublishForAnAlias(2);
+  fleet_.Set("e3", killer, ResidencyState::kLoading);
+  fleet_.Die("e1", killer);
+  fleet_.Set("e4", killer, ResidencyState::kFetched);
+  EXPECT_EQ(fleet_.Loaders(2), 0u);
+  EXPECT_EQ(Says("e4", killer), "FETCHED TRIED_ELSEWHERE: e3 tries it first");
+}
+
 TEST_F(Trials, WhoIsLostInItsTryCountsAsOneThatHangsUntilItIsBack) {
   const VersionKey killer = PublishForAnAlias(2);
   fleet_.Die("e1", killer);
