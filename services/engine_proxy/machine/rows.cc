@@ -149,7 +149,11 @@ bool CanFollow(const Core& core, const fleet::DesiredRow& wanted, const RowRecor
 // A decision: flip if its version is LOADED here. Until then the row goes on with what it has, but
 // not behind a barrier: there it closes.
 void Open(Core& core, const fleet::DesiredRow& wanted, Row& row) {
-  if (wanted.epoch < row.record.epoch) return;  // an epoch never falls within an incarnation
+  if (wanted.epoch < row.record.epoch) {  // an epoch never falls within an incarnation
+    // It is from before a version that a verdict keeps this engine from loading again.
+    if (!MayServe(core, row)) Move(core, wanted.adapter, row, RowEvent::kCannotServe);
+    return;
+  }
   if (row.revoked != wanted.epoch) row.revoked = Epoch();
   const RowRecord& record = row.record;
   const bool is_there =

@@ -70,15 +70,20 @@ class WantedSet {
 };
 
 // What the member should serve: the decision, unless a verdict keeps its engine from loading that;
-// then the newest before it that its kind has proven, within what staleness allows and not behind a
-// barrier. Null: nothing.
+// then the newest before it that its kind has proven, within what staleness allows, not behind a
+// barrier, and not from before what its row had followed and gave up, as no row goes back. Null:
+// nothing.
 const Activation* ServedBy(const Core& core, const AdapterInfo& info, const Pool& pool,
                            const Member& member) {
   const std::vector<Activation>& history = pool.record.history;
   if (!fleet::CanQuiesce(member.observed->limits.kind, info.policy.quiesce)) return nullptr;
+  const fleet::ObservedRow* row = RowOf(member, info.adapter);
+  const bool gave_up =
+      row != nullptr && row->target.empty() && row->incarnation == core.meta.term.incarnation;
+  const Epoch serve_from = std::max(pool.record.barrier, gave_up ? row->epoch : Epoch());
   for (size_t lag = 0; lag < history.size() && lag <= info.policy.max_staleness; ++lag) {
     const Activation& activation = history[history.size() - 1 - lag];
-    if (activation.epoch < pool.record.barrier) break;
+    if (activation.epoch < serve_from) break;
     const VersionInfo& version = activation.version;
     const GroupVerdict& verdict = VerdictOf(core, member.group, version.key);
     if (PermissionOf(core, member, version, verdict) == Permission::kNo) continue;

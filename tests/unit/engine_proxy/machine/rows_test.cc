@@ -24,6 +24,31 @@ TEST(Rows, ADecisionToServeNothingClosesUnlessItIsOlder) {
   EXPECT_EQ(Written(bench).target, EngineName());
 }
 
+// A verdict keeps an engine that has lost the version from loading it again: the orchestrator then
+// names an earlier one, to which a row does not go back.
+TEST(Rows, WhatWasDecidedEarlierIsNotServedAndEndsWhatCannotBeServed) {
+  for (const bool is_locked : {false, true}) {
+    SCOPED_TRACE(is_locked);
+    Bench bench;
+    bench.Desire(1, {1});
+    bench.Desire(2, {1, 2});
+    if (is_locked) {
+      bench.Row(RowMode::kHeld, 3);
+      bench.Row(RowMode::kLocked, 3);
+      ASSERT_EQ(bench.TheRow().mode, RowMode::kLocked);
+    }
+    bench.Desire(1, {1});
+    EXPECT_EQ(bench.TheRow().target, bench.NameOf(2)) << "it is loaded here";
+    bench.Reboot();
+    EXPECT_EQ(bench.TheRow().mode, RowMode::kClosed);
+    EXPECT_EQ(bench.TheRow().epoch, Epoch(2));
+    EXPECT_FALSE(Written(bench).open);
+    EXPECT_EQ(Written(bench).locked, Epoch());
+    bench.Desire(3, {1});
+    EXPECT_EQ(bench.TheRow().mode, RowMode::kOpen);
+  }
+}
+
 TEST(Rows, AHoldOfAnEpochThatIsDecidedOrWasRevokedIsOld) {
   Bench bench;
   bench.Desire(2, {1});

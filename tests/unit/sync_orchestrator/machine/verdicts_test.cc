@@ -337,6 +337,23 @@ TEST_F(Pool, TwoDeathsOfASingleEngineDoNotKeepOthersFromWhatTheyHaveProven) {
   EXPECT_TRUE(fleet_.Verdicts().empty());
 }
 
+TEST_F(Pool, WhoHasGivenUpWhatItServedIsNotSentBackToAnEarlierDecision) {
+  const VersionKey second = fleet_.Publish(2);
+  for (int round = 0; round < 3; ++round) {
+    for (const char* id : {"e1", "e2", "e3", "e4"}) fleet_.Obey(id);
+  }
+  ASSERT_EQ(fleet_.Row("e4").epoch, Epoch(2));
+  for (int deaths = 0; deaths < 2; ++deaths) fleet_.Die("e4", second);
+  EXPECT_EQ(fleet_.Row("e4").epoch, Epoch(1)) << "its row may stand on the second still";
+  fleet_.Of("e4").rows[0].mode = fleet::RowMode::kClosed;
+  fleet_.Of("e4").rows[0].target = EngineName();
+  fleet_.Report("e4");
+  EXPECT_EQ(fleet_.Row("e4").mode, fleet::RowMode::kClosed);
+  EXPECT_EQ(fleet_.Row("e4").epoch, Epoch(2));
+  fleet_.Lift(second);
+  EXPECT_EQ(fleet_.Row("e4").mode, fleet::RowMode::kOpen);
+}
+
 TEST_F(Pool, DeathsOfTwoEnginesEndWhatWasProvenToo) {
   const VersionKey second = fleet_.Publish(2);
   for (const char* id : {"e1", "e2", "e3"}) fleet_.Set(id, second, ResidencyState::kLoaded);
