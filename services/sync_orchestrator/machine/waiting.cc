@@ -126,18 +126,39 @@ void Start(Core& core, const PoolId& id, Pool& pool, const fleet::AdapterPolicy&
   Stand(core, id, pool, *row);
 }
 
+// For people, of a pool that follows an alias or another pool: why there is nothing that it could
+// take from there. Empty where there is.
+std::string WhyNothingToFollow(const Core& core, const PoolId& id,
+                               const fleet::PoolSource& source) {
+  if (source.kind == fleet::PoolSource::Kind::kAlias) {
+    const auto alias = core.aliases.find({id.adapter, source.alias});
+    if (alias != core.aliases.end() && core.FindVersion(alias->second) != nullptr) return "";
+    return absl::StrCat("the pool follows alias ", source.alias.value,
+                        ", which names no stored version: set it (`lorry alias ", id.adapter.value,
+                        " ", source.alias.value, " VERSION`)");
+  }
+  const auto followed = core.pools.find({id.adapter, source.pool});
+  if (followed != core.pools.end() && followed->second.committed() != nullptr) return "";
+  return absl::StrCat("the pool follows pool ", source.pool.value,
+                      ", which has decided nothing yet; see what that one waits for");
+}
+
 // Nothing is to be synced: says so where the newest version is not the one that is served, or where
-// none is, as the pool is pinned to one that is gone.
+// none is, as the pool is pinned to one that is gone, or follows what names none.
 void SayWhyIdle(Core& core, const PoolId& id, Pool& pool, const fleet::AdapterPolicy* policy) {
   const VersionInfo* newest = NewestOf(core, id.adapter);
+  if (newest == nullptr || policy == nullptr) return WaitFor(core, id, pool, Wait::kNothing);
+  const bool is_pinned = pool.record.override_to.has_value();
+  const fleet::PoolSource& source = policy->pools.at(id.pool);
+  if (source.kind != fleet::PoolSource::Kind::kPublished) {
+    std::string why = is_pinned ? "" : WhyNothingToFollow(core, id, source);
+    const Wait wait = why.empty() ? Wait::kNothing : Wait::kNextVersion;
+    return WaitFor(core, id, pool, wait, std::move(why));
+  }
   const Activation* committed = pool.committed();
-  const bool is_behind =
-      newest != nullptr && (committed != nullptr ? newest->key != committed->version.key
-                                                 : pool.record.override_to.has_value());
-  const bool differs = is_behind && policy != nullptr &&
-                       policy->pools.at(id.pool).kind == fleet::PoolSource::Kind::kPublished;
-  if (!differs) return WaitFor(core, id, pool, Wait::kNothing);
-  if (pool.record.override_to.has_value()) {
+  const bool is_behind = committed != nullptr ? newest->key != committed->version.key : is_pinned;
+  if (!is_behind) return WaitFor(core, id, pool, Wait::kNothing);
+  if (is_pinned) {
     return WaitFor(core, id, pool, Wait::kOverridden,
                    absl::StrCat("an operator pins the pool to ", ToString(*pool.record.override_to),
                                 "; newer versions wait"));

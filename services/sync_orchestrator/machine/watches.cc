@@ -250,7 +250,9 @@ WatchEvent Following(const Core& core, const PoolId& id, const Pool& pool,
   }
   if (auto ended = WhatEnded(core, other->first, other->second, version)) return *std::move(ended);
   WatchEvent event = Waiting(core, pool, version, id);
-  if (event.final || !event.reason.empty()) return event;
+  // That nothing is decided there yet is less than what that pool says itself.
+  const bool says_why = !event.reason.empty() && pool.wait != Wait::kNextVersion;
+  if (event.final || says_why) return event;
   event.reason = ToString(other->second.wait);
   event.detail = absl::StrCat("the pool follows pool ", source.pool.value, ", which waits",
                               other->second.detail.empty() ? "" : ": ", other->second.detail);

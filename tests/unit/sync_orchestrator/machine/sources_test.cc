@@ -206,6 +206,31 @@ TEST_F(SourcesTest, WhatAPinHasDecidedDoesNotWaitAnyMore) {
   EXPECT_TRUE(fleet_.PoolOf(kRollout).pending.empty());
 }
 
+TEST_F(SourcesTest, APoolThatFollowsWhatNamesNoVersionSaysSo) {
+  const auto says = [&](const PoolName& pool) {
+    const PoolStatus status = fleet_.PoolOf(pool);
+    return status.detail.empty() ? status.waits_for : status.waits_for + ": " + status.detail;
+  };
+  fleet_.Of("e1").health = fleet::MemberHealth::kAsleep;
+  fleet_.Report("e1");
+  Take(kEval, alias_);
+  fleet_.Join("v1", 0, fleet::EngineKind::kVllm, kEval);
+  EXPECT_EQ(says(kEval), "") << "nothing is stored";
+  const VersionKey first = fleet_.Publish(1);
+  EXPECT_EQ(says(kEval),
+            "NEXT_VERSION: the pool follows alias best, which names no stored version: set it "
+            "(`lorry alias math best VERSION`)");
+  fleet_.Alias("best", first);
+  Settle({"v1"});
+  EXPECT_EQ(CommittedIn(kEval), 1u);
+  EXPECT_EQ(says(kEval), "");
+
+  Take(PoolName("shadow"), {PoolSource::Kind::kPool, kRollout, {}});
+  EXPECT_EQ(says(PoolName("shadow")),
+            "NEXT_VERSION: the pool follows pool rollout, which has decided nothing yet; see what "
+            "that one waits for");
+}
+
 // Not what its history has merely become too long to name.
 TEST_F(SourcesTest, APoolDecidesWhatItStagesHoweverFarTheFollowedOneGetsMeanwhile) {
   Take(kEval, {PoolSource::Kind::kPool, kRollout, {}});
