@@ -191,10 +191,15 @@ void HandleSessionOpened(Core& core, SessionOpened event) {
   if (is_certain && RemembersMore(core, event)) {
     LoseRecords(core);
   } else if (is_certain && event.observed.term > core.meta.term) {
-    EndIt(
-        core, event.session, "TERM_FENCED",
-        absl::StrCat("member ", event.member.value, " follows term ", ToString(event.observed.term),
-                     ", this is ", ToString(core.meta.term), "; attach to the current leader"));
+    // Among the reigns of one fleet the incarnation rises by an adoption alone.
+    const bool is_anothers = event.observed.term.incarnation > core.meta.term.incarnation;
+    EndIt(core, event.session, "TERM_FENCED",
+          absl::StrCat("member ", event.member.value, " follows term ",
+                       ToString(event.observed.term), ", this is ", ToString(core.meta.term),
+                       is_anothers ? "; its journal is of another fleet: remove the proxy's data "
+                                     "directory and restart it, unless this fleet has been adopted "
+                                     "by another orchestrator, which it should attach to then"
+                                   : "; attach to the current leader"));
     return;
   }
   Member& member = core.members[event.member];

@@ -1,4 +1,5 @@
 // What the machine decides and tells: syncs, retention, the roster.
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "lib/base/error.h"
 #include "tests/unit/sync_orchestrator/machine/fleet_dsl.h"
@@ -371,9 +372,14 @@ TEST(Roster, AProxyOfALaterReignIsRefused) {
   fleet.Pass(6'000);
   fleet::Observed later;
   later.journal = JournalId("j");
-  later.term = Term{9, 9};
-  fleet.Step(SessionOpened{99'999, MemberId("e9"), kRollout, later});
-  EXPECT_EQ(ReasonOf(fleet.ended_.back().status), "TERM_FENCED");
+  const auto refused = [&](const Term& term) {
+    later.term = term;
+    fleet.Step(SessionOpened{99'999, MemberId("e9"), kRollout, later});
+    EXPECT_EQ(ReasonOf(fleet.ended_.back().status), "TERM_FENCED");
+    return std::string(fleet.ended_.back().status.message());
+  };
+  EXPECT_THAT(refused(Term{1, 9}), testing::EndsWith("; attach to the current leader"));
+  EXPECT_THAT(refused(Term{9, 1}), testing::HasSubstr("remove the proxy's data directory"));
 }
 
 }  // namespace
