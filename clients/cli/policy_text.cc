@@ -184,10 +184,10 @@ std::vector<Setting> Rules() {
        "aborted or resumed finishes, and X-Lorry-In-Flight says why. Default finish_on_old."},
       {"max_staleness=N",
        "How many decisions an engine may be behind and still answer for the bare adapter name. "
-       "Default 1."},
+       "Default 1, at most 63."},
       {"keep=N|all",
-       "How many decided versions stay loaded, the newest among them; with all, idle ones leave "
-       "when room is needed. Default max_staleness + 1."},
+       "How many decided versions stay loaded, the newest among them: at most 64. With all it is "
+       "the last 64, and idle ones leave when room is needed. Default max_staleness + 1."},
       {"stale=refuse|hold|tag",
        "What a request for the bare adapter name gets where the engine is too far behind: 409 "
        "STALE_VERSION, a wait, or the answer with X-Lorry-Lag. Default refuse."},

@@ -6,6 +6,7 @@
 #include "lib/base/error.h"
 #include "lib/base/strings.h"
 #include "lib/fleet/quiesce.h"
+#include "lib/fleet/window.h"
 #include "lib/rpc/enum_table.h"
 
 namespace lorry::rpc {
@@ -15,7 +16,7 @@ namespace cm = lorry::common::v1;
 
 // A day: longer deadlines are mistakes of unit.
 constexpr int64_t kDeadlineMsMax = 86'400'000;
-// Longer windows than any trainer was seen to ask for; beyond it versions are leased, not kept.
+// Of what is read. What is set is bounded by fleet::kWindowMax, which earlier releases did not ask for.
 constexpr uint32_t kKeepMax = 1'000;
 constexpr int kPoolsMax = 100;
 // Nats: beyond it no two models differ that are worth comparing.
@@ -101,12 +102,12 @@ absl::Status ReadPools(const cm::AdapterPolicy& policy, fleet::AdapterPolicy& ou
 absl::Status ReadCounts(const cm::AdapterPolicy& policy, fleet::AdapterPolicy& out) {
   if (policy.has_max_staleness()) out.max_staleness = policy.max_staleness();
   if (out.max_staleness >= kKeepMax)
-    return Invalid(absl::StrCat("max_staleness must be below ", kKeepMax));
+    return Invalid(absl::StrCat("max_staleness must be below ", fleet::kWindowMax));
   if (policy.keep().has_versions()) {
     out.keep = {.kind = fleet::KeepRule::Kind::kCount, .count = policy.keep().versions()};
     if (out.keep.count < 1 || out.keep.count > kKeepMax) {
-      return Invalid(
-          absl::StrCat("keep is ", out.keep.count, "; it must be 1 to ", kKeepMax, ", or all"));
+      return Invalid(absl::StrCat("keep is ", out.keep.count, "; it must be 1 to ",
+                                  fleet::kWindowMax, ", or all"));
     }
   } else if (policy.keep().all()) {
     out.keep = {.kind = fleet::KeepRule::Kind::kAll};
@@ -171,6 +172,17 @@ absl::StatusOr<fleet::AdapterPolicy> PolicyFromProto(const cm::AdapterPolicy& po
 }
 
 absl::Status CheckMaySet(const fleet::AdapterPolicy& policy) {
+  // What is older than the window is forgotten, and unloaded whatever the policy says.
+  if (policy.max_staleness >= fleet::kWindowMax) {
+    return Invalid(absl::StrCat("max_staleness is ", policy.max_staleness, "; it must be below ",
+                                fleet::kWindowMax, ", as a pool remembers its last ",
+                                fleet::kWindowMax, " decisions"));
+  }
+  if (policy.keep.kind == fleet::KeepRule::Kind::kCount && policy.keep.count > fleet::kWindowMax) {
+    return Invalid(absl::StrCat("keep is ", policy.keep.count, "; it must be 1 to ",
+                                fleet::kWindowMax, ", as a pool remembers its last ",
+                                fleet::kWindowMax, " decisions; lease what must stay longer"));
+  }
   const std::string why = fleet::WhyNotTogether(policy);
   return why.empty() ? absl::OkStatus() : Invalid(why);
 }

@@ -9,6 +9,7 @@
 #include "lib/base/a_few.h"
 #include "lib/base/first_after.h"
 #include "lib/fleet/quiesce.h"
+#include "lib/fleet/window.h"
 #include "services/sync_orchestrator/machine/barrier.h"
 #include "services/sync_orchestrator/machine/keys.h"
 #include "services/sync_orchestrator/machine/roster.h"
@@ -157,6 +158,8 @@ bool IsRolledBack(const Core& core, const PoolId& id, const Pool& pool, const Ve
   }
   return std::ranges::none_of(history, [&](const Activation& a) { return a.version.key == key; });
 }
+
+static_assert(kHistoryLimit == fleet::kWindowMax, "policies may ask for as many as are remembered");
 
 void Commit(const Core& core, const PoolId& id, Pool& pool) {
   const SyncRecord& sync = *pool.sync;

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "lib/base/error.h"
+#include "lib/fleet/window.h"
 #include "lib/rpc/fleet_messages.h"
 #include "lib/rpc/policy_messages.h"
 
@@ -189,6 +190,24 @@ TEST(Messages, APolicySurvivesTheWire) {
   const auto back = PolicyFromProto(PolicyToProto(policy));
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_TRUE(*back == policy);
+}
+
+// Likewise: engines unload what is older, whatever the policy says.
+TEST(Messages, AWindowLongerThanAPoolRemembersIsRefusedWhereItIsSet) {
+  fleet::AdapterPolicy policy;
+  policy.keep = {fleet::KeepRule::Kind::kCount, fleet::kWindowMax};
+  policy.max_staleness = fleet::kWindowMax - 1;
+  EXPECT_TRUE(CheckMaySet(policy).ok());
+  ++policy.keep.count;
+  EXPECT_TRUE(PolicyFromProto(PolicyToProto(policy)).ok());
+  EXPECT_EQ(ReasonOf(CheckMaySet(policy)), "POLICY_INVALID");
+  EXPECT_THAT(std::string(CheckMaySet(policy).message()),
+              ::testing::HasSubstr("keep is 65; it must be 1 to 64"));
+  policy.keep = {};
+  ++policy.max_staleness;
+  EXPECT_TRUE(PolicyFromProto(PolicyToProto(policy)).ok());
+  EXPECT_THAT(std::string(CheckMaySet(policy).message()),
+              ::testing::HasSubstr("max_staleness is 64; it must be below 64"));
 }
 
 TEST(Messages, AWindowSmallerThanTheStalenessIsRefusedWithTheArithmetic) {
