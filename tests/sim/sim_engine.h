@@ -35,7 +35,7 @@ class SimEngine {
   const std::optional<std::string>& problem() const { return problem_; }
   void Mend() { problem_.reset(); }
   // It dies of whatever it loads, by itself.
-  void MakeFragile() { is_fragile_ = true; }
+  void MakeFragile(bool is_fragile) { is_fragile_ = is_fragile; }
   bool IsLoading() const { return up_ && !loading_.empty(); }
   Tick up_since() const { return up_since_; }
   // Whether this engine takes a version with these contents, alive.

@@ -117,7 +117,8 @@ class Player {
     SimProxy& proxy = world_.proxy(Word(1));
     if (Word(2) == "kill") world_.KillEngine(proxy);
     if (Word(2) == "start") world_.StartEngine(proxy);
-    if (Word(2) == "fragile") proxy.engine().MakeFragile();
+    if (Word(2) == "fragile") proxy.engine().MakeFragile(true);
+    if (Word(2) == "sound") proxy.engine().MakeFragile(false);
     if (Word(2) == "vanish") proxy.engine().Vanish();
     if (Word(2) == "sleep") world_.PutToSleep(MemberId(Word(1)), std::stoll(Word(3)));
     if (Word(2) == "slow") world_.sim().faults.engine_slow = 1'000;
