@@ -1,4 +1,6 @@
 // Uploads over time: taken up again after a crash, written down while they grow, ended when idle.
+#include <spdlog/spdlog.h>
+
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -44,9 +46,14 @@ bool HasHeader(const Upload& upload, std::span<const std::byte> bytes) {
 absl::Status Uploads::Recover() {
   LORRY_ASSIGN_OR_RETURN(const std::vector<Upload> open, catalog_.ListOpenUploads());
   for (const Upload& upload : open) {
-    if (absl::Status resumed = Resume(FindOrAdd(upload)); !resumed.ok()) {
-      LORRY_RETURN_IF_ERROR(
-          catalog_.EndUpload(upload.id, Annotate(resumed, "after a restart of the store")));
+    const absl::Status resumed = Resume(FindOrAdd(upload));
+    if (resumed.ok()) continue;
+    const absl::Status ended =
+        catalog_.EndUpload(upload.id, Annotate(resumed, "after a restart of the store"));
+    // As on a full disk, which must not keep the store from serving what it has.
+    if (!ended.ok()) {
+      spdlog::warn("upload {} cannot go on ({}), which cannot be written down either: {}",
+                   upload.id.value, resumed.ToString(), ended.ToString());
     }
   }
   return absl::OkStatus();

@@ -105,8 +105,9 @@ absl::StatusOr<BeginReply> Uploads::Begin(const BeginRequest& request) {
 
   const std::shared_ptr<Live> live = FindOrAdd(begun.upload);
   if (absl::Status opened = OpenFile(live); !opened.ok()) {
-    Drop(begun.upload.id);
+    // Where even that cannot be written, the sweep ends it, which it finds among the live ones.
     LORRY_RETURN_IF_ERROR(catalog_.EndUpload(begun.upload.id, opened));
+    Drop(begun.upload.id);
     return opened;
   }
   // The upload may have been ended after it was recorded and before `live` was in the map, where

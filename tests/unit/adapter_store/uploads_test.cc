@@ -2,6 +2,7 @@
 #include <latch>
 
 #include "lib/transfer/transport_set.h"
+#include "tests/testing/refusing_kv.h"
 #include "tests/unit/adapter_store/images_dsl.h"
 
 namespace lorry::store {
@@ -399,6 +400,32 @@ TEST_F(UploadsTest, AFullDiskIsAnErrorAtTheBeginning) {
   const TestAdapter large = MakeAdapter(1, /*width=*/100'000);
   EXPECT_THAT(BeginImage(7, large), IsError("DISK_FULL"));
   EXPECT_EQ(catalog_->Count()->open_uploads, 0u);
+  EXPECT_THAT(PublishImage(7, adapter_), IsOk());
+}
+
+// It takes neither an image nor the word that its upload is over.
+TEST_F(UploadsTest, WhatAFullDiskLeftOpenIsEndedByTheSweep) {
+  auto refusing = std::make_unique<RefusingStore>();
+  RefusingStore& records = *refusing;
+  records.how = Error(absl::StatusCode::kResourceExhausted, "DISK_FULL", "make room");
+  uploads_.reset();
+  kv_ = std::move(refusing);
+  RestartAll();
+  OpenRun();
+  failing_.During(blob::BlobOp::kCreate, [&] {
+    records.refuses = true;
+    return records.how;
+  });
+  for (const bool restart : {false, true}) {
+    EXPECT_THAT(BeginImage(7, adapter_), IsError("DISK_FULL"));
+    if (restart) RestartAll();
+    const UploadId id = catalog_->ListOpenUploads()->front().id;
+    records.refuses = false;
+    clock_.Advance(1'001);
+    uploads_->Sweep();
+    EXPECT_EQ(StateOf(id), "DEAD UPLOAD_DEAD") << "restarted: " << restart;
+  }
+  failing_.Heal();
   EXPECT_THAT(PublishImage(7, adapter_), IsOk());
 }
 
