@@ -44,6 +44,12 @@ absl::StatusOr<Roles> ParseRoles(std::string_view words) {
   return roles;
 }
 
+// Runs and uploads belong to names: this one stays when lines move. Eight digits of the hash of 128
+// random bits tell nobody the token.
+std::string NameOfUnnamed(std::string_view hash) {
+  return absl::StrCat("token-", ToAbsl(hash.substr(0, 8)));
+}
+
 // What is left of a line after its token. False when it cannot be understood.
 bool ReadRest(std::istringstream& words, Caller& caller) {
   for (std::string word; words >> word;) {
@@ -95,9 +101,7 @@ absl::StatusOr<std::map<std::string, Caller>> ReadTokens(const std::string& path
     }
     caller.roles = *roles;
     const std::string hash = ToHex(HashSha256(token));
-    // Runs and uploads belong to names: this one stays when lines move. Eight digits of the hash
-    // of 128 random bits tell nobody the token.
-    if (caller.name.empty()) caller.name = "token-" + hash.substr(0, 8);
+    if (caller.name.empty()) caller.name = NameOfUnnamed(hash);
     callers[hash] = std::move(caller);
     if (again && file.eof() && !IsSettled(path)) {
       return Error(absl::StatusCode::kInvalidArgument, "",
@@ -166,6 +170,14 @@ absl::Status Access::Reload() {
   if (stamp == tokens_stamp_ && stamp.exists()) return absl::OkStatus();
   LORRY_ASSIGN_OR_RETURN(callers_, ReadTokens(tokens_file_, /*again=*/tokens_stamp_.exists()));
   tokens_stamp_ = stamp;
+  for (const auto& [hash, caller] : callers_) {
+    if (caller.name != NameOfUnnamed(hash) || !caller.roles.Has(Role::kPublisher)) continue;
+    spdlog::warn(
+        "{}: a publisher's line has no name: its runs belong to {}, and end when a line replaces "
+        "it "
+        "that does not bear that name",
+        tokens_file_, caller.name);
+  }
   return absl::OkStatus();
 }
 

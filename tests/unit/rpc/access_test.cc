@@ -191,6 +191,28 @@ TEST(Access, AFileThatGoesWrongTakesNoTokenAwayButSaysSo) {
   EXPECT_EQ(complaints(), 1);
 }
 
+// Runs belong to names: a training whose token is replaced goes on under the same one.
+TEST(Access, APublisherWithoutANameIsToldOfAndCanBeReplaced) {
+  const File tokens(
+      "publisher publisher-token-0001\n"
+      "publisher publisher-token-0002 trainer\n"
+      "reader reader-token-00000001\n");
+  const CapturedLog log;
+  EchoServer server({}, {}, tokens.path());
+  EXPECT_EQ(CountOf("line has no name", log.text()), 1) << log.text();
+  std::string name;
+  NoteCaller(server, name);
+  ASSERT_TRUE(SayWithToken(server, "publisher-token-0001").ok());
+  EXPECT_EQ(CountOf(name, log.text()), 1) << name;
+  const File replaced("publisher publisher-token-0003 " + name + "\n");
+  EchoServer later({}, {}, replaced.path());
+  std::string heir;
+  NoteCaller(later, heir);
+  ASSERT_TRUE(SayWithToken(later, "publisher-token-0003").ok());
+  EXPECT_EQ(heir, name);
+  EXPECT_EQ(CountOf("line has no name", log.text()), 1) << "this one has";
+}
+
 // An editor or `cat new > tokens` empties the file before it fills it, and what it has written so
 // far may end anywhere: before the words that limit a token, for instance.
 TEST(Access, AFileThatIsJustWrittenLocksNobodyOutAndLiftsNoLimit) {
