@@ -15,8 +15,9 @@ import peft.utils.save_and_load
 import pytest
 import torch
 import transformers
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
 
-from lorry import norms, state
+from lorry import image, norms, state
 from lorry.errors import LorryError, Refused
 
 
@@ -107,6 +108,16 @@ def test_the_adapter_that_computes_is_collected() -> None:
     tensors, fields = state.collect(model, None)
     assert fields["r"] == 4 and {min(tensor.shape) for tensor in tensors.values()} == {4}
     assert norms.BaseNorms().relative_norm(model) == 0, "rl's lora_B is zero"
+
+
+@pytest.mark.parametrize("checkpointed", ["LlamaMLP", "LlamaDecoderLayer"])
+def test_modules_whose_activations_are_checkpointed_are_collected(checkpointed: str) -> None:
+    """PEFT 0.21 leaves out what is in them: of some modules of the model, or of all."""
+    model = model_on("somebody/some-model", "q_proj", "down_proj")
+    before = image.build(state.collect(model, None)[0], 0, 1, image.BufferPool())
+    apply_activation_checkpointing(model, check_fn=lambda module: type(module).__name__ == checkpointed)
+    after = image.build(state.collect(model, None)[0], 0, 1, image.BufferPool())
+    assert after.data.tobytes() == before.data.tobytes()
 
 
 def test_several_adapters_at_once_are_refused() -> None:

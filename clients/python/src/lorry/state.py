@@ -18,6 +18,7 @@ from lorry.image import StoredTensor
 _CONFIG_BYTES_MAX = 1 << 20
 # The store takes headers of at most 16 MiB; what claims more is garbage and not a header.
 _HEADER_BYTES_MAX = 16 << 20
+_CHECKPOINTED = "_checkpoint_wrapped_module."
 
 
 def collect(source: Any, config: Any) -> tuple[Mapping[str, Any], dict[str, Any]]:
@@ -109,7 +110,14 @@ def _peft_model(model: Any, config: dict[str, Any] | None) -> tuple[Mapping[str,
     _refuse_whole_modules(fields)
     _refuse_other_vocabulary(getattr(model, "config", None), fields)
     # By default PEFT asks the hub about the vocabulary, at every call.
-    return get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False), fields
+    return get_peft_model_state_dict(model, _named_by_paths(model), adapter_name=name, save_embedding_layers=False), fields
+
+
+def _named_by_paths(model: Any) -> dict[str, Any] | None:
+    """The model's state dict by the paths of its modules, where those have a part that torch leaves out of it: within a module whose
+    activations are checkpointed (FSDP's way) PEFT finds no tensors otherwise. None where nothing is."""
+    paths = {path.replace(_CHECKPOINTED, ""): path for path, _ in model.named_parameters(remove_duplicate=False) if _CHECKPOINTED in path}
+    return {paths.get(name, name): tensor for name, tensor in model.state_dict().items()} if paths else None
 
 
 def _refuse_other_vocabulary(config: Any, fields: Mapping[str, Any]) -> None:
