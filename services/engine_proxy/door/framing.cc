@@ -29,10 +29,6 @@ constexpr auto IsControl = [](char c) {
 };
 constexpr auto IsVisible = [](char c) { return c > 0x20 && c < 0x7f; };
 
-bool IsToken(std::string_view s) {
-  return !s.empty() && std::all_of(s.begin(), s.end(), IsTokenChar);
-}
-
 std::string_view Trim(std::string_view s) {
   while (!s.empty() && (s.front() == ' ' || s.front() == '\t')) s.remove_prefix(1);
   while (!s.empty() && (s.back() == ' ' || s.back() == '\t')) s.remove_suffix(1);
@@ -276,6 +272,10 @@ std::string Head::GetAll(std::string_view name) const {
     all += field.value;
   }
   return all;
+}
+
+bool IsToken(std::string_view s) {
+  return !s.empty() && std::all_of(s.begin(), s.end(), IsTokenChar);
 }
 
 std::variant<RequestHead, HeadProblem> ReadHead(std::string_view bytes, const HeadLimits& limits) {

@@ -76,6 +76,9 @@ bool IsHopByHop(std::string_view name, std::string_view connection);
 
 inline char Lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
 
+// A name of RFC 9110 §5.6.2: letters, digits and marks that end no field.
+bool IsToken(std::string_view s);
+
 // Here, because a request's two heads take some hundred comparisons, which nearly all differ in
 // length.
 inline bool EqualsIgnoreCase(std::string_view a, std::string_view b) {
@@ -117,6 +120,7 @@ class FieldNames {
 void AppendForwardable(std::span<const HeaderField> fields, const FieldNames& drop,
                        std::string* head);
 
+// Both are from a head that was read, or of the door's own making: it does not look for controls.
 void AppendField(std::string_view name, std::string_view value, std::string* head);
 
 }  // namespace lorry::door

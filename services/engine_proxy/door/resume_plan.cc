@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lib/base/error.h"
+#include "services/engine_proxy/door/framing.h"
 
 namespace lorry::door {
 namespace {
@@ -60,8 +61,9 @@ template <size_t N>
 absl::Status OnlyKnown(const Fields& fields, const std::string_view (&known)[N]) {
   for (const JsonField& field : fields) {
     if (field.value.kind == JsonKind::kNull) continue;
-    if (std::find(std::begin(known), std::end(known), field.key) == std::end(known))
-      return Unfit(field.key.substr(0, 64));
+    if (std::find(std::begin(known), std::end(known), field.key) != std::end(known)) continue;
+    // It is told in a head, where a name with line ends would begin another field, or a reply.
+    return Unfit(IsToken(field.key) ? field.key.substr(0, 64) : "an unknown field");
   }
   return absl::OkStatus();
 }

@@ -134,6 +134,16 @@ TEST_F(ResumeTest, WhatDoesNotMeanTheSameAnewFinishesAndSaysWhy) {
   EXPECT_EQ(engine_->requests().size(), 1u);
 }
 
+// Its client would take the rest for another reply.
+TEST_F(ResumeTest, AFieldsNameDoesNotEndTheHeadThatTellsIt) {
+  Start({[](const auto& rid) { return JsonReply(Said(rid, "7", 1, kLength)); }});
+  const Message reply =
+      Ask(Post("/generate",
+               R"({"lora_path":"policy","input_ids":[1],"a\r\nContent-Length: 0\r\n\r\nB":1})"));
+  EXPECT_EQ(reply.Get("X-Lorry-In-Flight"), "finish_on_old; an unknown field");
+  EXPECT_EQ(After(reply.body, "\"output_ids\":", ']'), "[7");
+}
+
 TEST_F(ResumeTest, CountsTheVersionThatIsAtWork) {
   Gate second, go;
   Start({FlipThen(12, [](const auto& rid) { return JsonReply(Said(rid, "7", 1, kAborted)); }),
