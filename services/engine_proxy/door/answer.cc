@@ -1,5 +1,7 @@
 #include "services/engine_proxy/door/answer.h"
 
+#include <openssl/crypto.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -11,6 +13,11 @@ namespace lorry::door {
 namespace {
 
 constexpr std::string_view kJson = "application/json";
+
+// Takes the same time wherever the two differ.
+bool IsSame(std::string_view a, std::string_view b) {
+  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
 
 }  // namespace
 
@@ -95,6 +102,14 @@ Refused RepliesTooLarge() {
 }
 
 Refused NoEngine() { return {503, "ENGINE_UNREACHABLE", "no engine answers behind this door", 2}; }
+
+std::optional<Refused> LacksKey(const Exchange& x, const std::string* other) {
+  const std::string& key = x.facts->control_authorization;
+  const std::string_view shown = x.head.Get("authorization");
+  if (key.empty() || IsSame(shown, key) || (other != nullptr && IsSame(shown, *other)))
+    return std::nullopt;
+  return Refused{401, "UNAUTHENTICATED", "this call needs the engine's own key"};
+}
 
 Refused NotRouted(const Exchange& x) { return {x.route.status, "ROUTE_REFUSED", x.route.message}; }
 

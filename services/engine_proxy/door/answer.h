@@ -2,6 +2,7 @@
 // request.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -29,6 +30,9 @@ Task<bool> RefuseCall(Exchange& x, CallResult result, std::string problem = {});
 Refused WhyNoReply(CallResult result, std::string_view problem = {});
 Refused RepliesTooLarge();
 Refused NoEngine();
+// The proxy calls the engine with its own key: whoever lets it must know that key, too, or have
+// begun with `other` what the call ends.
+std::optional<Refused> LacksKey(const Exchange& x, const std::string* other = nullptr);
 // Where its route is refused.
 Refused NotRouted(const Exchange& x);
 // A request that is not read to its end: nobody knows what the bytes behind it are, so the

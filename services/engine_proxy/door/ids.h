@@ -73,9 +73,14 @@ class IdRestorer {
 // may come in either order. Thread-safe.
 class LiveRequest {
  public:
-  // No ids: the engine has its own, and nothing can be aborted.
-  LiveRequest(IdSeries ids, uint32_t prompts)
-      : ids_(std::move(ids)), prompts_(prompts), states_(ids_.size()) {}
+  // No ids: the engine has its own, and nothing can be aborted. `authorization` is what its client
+  // showed, where it may abort it by an id of its own.
+  LiveRequest(IdSeries ids, uint32_t prompts, std::string authorization = {})
+      : ids_(std::move(ids)),
+        prompts_(prompts),
+        authorization_(std::move(authorization)),
+        states_(ids_.size()) {}
+  const std::string& authorization() const { return authorization_; }
   uint32_t prompts() const { return prompts_; }
   const IdSeries& ids() const { return ids_; }
   // Both tell which ids are to be aborted now; each of them is told once. Answered costs what
@@ -97,6 +102,7 @@ class LiveRequest {
   };
   const IdSeries ids_;
   const uint32_t prompts_;
+  const std::string authorization_;
   std::atomic<bool> client_aborted_{false};
   Mutex mutex_;
   std::vector<State> states_ LORRY_GUARDED_BY(mutex_);

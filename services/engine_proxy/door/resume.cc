@@ -196,7 +196,7 @@ void ResumedRequest::NameAnew() {
   LiveIds& live_ids = x_.shard.shared.live_ids;
   live_ids.Remove(x_.client_ids, x_.live.get());
   x_.ids = IdSeries(x_.shard.NewId(), 1);
-  x_.live = std::make_shared<LiveRequest>(x_.ids, 1);
+  x_.live = std::make_shared<LiveRequest>(x_.ids, 1, x_.live->authorization());
   live_ids.Add(x_.client_ids, x_.live);
   if (!x_.restorer) x_.restorer.emplace();
   x_.restorer->ids.emplace(x_.ids, 1,

@@ -119,6 +119,8 @@ Task<bool> Session::ServeAbort(Exchange& x) {
   }
   if (AsksFor(body, *fields, "abort_all")) {
     if (auto why = WhyNotAbortAll(x)) co_return co_await Refuse(x, *std::move(why));
+    // What waits here ends before the engine judges the key.
+    if (auto why = LacksKey(x)) co_return co_await Refuse(x, *std::move(why));
     ++shard_.shared.aborts_of_all;
     shard_.shared.ask_held_again();
     client_.Watch();
@@ -132,10 +134,16 @@ Task<bool> Session::ServeAbort(Exchange& x) {
     Refused why{400, "REQUEST_INVALID", "rid is not a string"};
     co_return co_await Refuse(x, std::move(why));
   }
+  std::optional<Refused> why_not_all;  // others may call their requests the same
   for (const LiveIds::Target& target : shard_.shared.live_ids.Find(*id)) {
+    if (auto why = LacksKey(x, &target.request->authorization())) {
+      why_not_all = std::move(why);
+      continue;
+    }
     co_await AbortUnwanted(shard_, target.request, target.request->ClientAborts(target.prompt),
                            x.facts);
   }
+  if (why_not_all) co_return co_await Refuse(x, *std::move(why_not_all));
   co_return co_await Answer(x, 200, kJson, "");
 }
 

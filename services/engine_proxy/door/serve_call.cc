@@ -1,6 +1,4 @@
 // Session: a call of a framework's that somebody else answers.
-#include <openssl/crypto.h>
-
 #include <chrono>
 #include <utility>
 
@@ -50,16 +48,8 @@ class CallWait {
   const std::shared_ptr<CallSlot> slot_;
 };
 
-// Takes the same time wherever the two differ.
-bool IsSame(std::string_view a, std::string_view b) {
-  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
-}
-
-// The proxy calls the engine with its own key: whoever lets it must know the key, too.
 std::optional<Refused> WhyNotCalled(const Exchange& x) {
-  const std::string& key = x.facts->control_authorization;
-  if (!key.empty() && !IsSame(x.head.Get("authorization"), key))
-    return Refused{401, "UNAUTHENTICATED", "this call needs the engine's own key"};
+  if (auto why = LacksKey(x)) return why;
   if (x.head.GetAll("content-encoding").empty()) return std::nullopt;
   return Refused{415, "REQUEST_INVALID", "compressed bodies cannot be read here; send plain JSON"};
 }

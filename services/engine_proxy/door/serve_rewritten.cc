@@ -79,9 +79,10 @@ void NameSamples(Exchange& x, const BodyFacts& facts) {
   const bool split = facts.n > 1;
   const bool named = RulesOf(x.route.shape).has_ids;
   x.ids = IdSeries(x.record.request_id, named ? prompts * static_cast<uint32_t>(facts.n) : 0);
-  x.live = std::make_shared<LiveRequest>(x.ids, prompts);
   x.client_ids = {facts.client_ids,
                   facts.rid.kind == JsonKind::kString && facts.batch > 0 && named};
+  const std::string_view key = x.client_ids.empty() ? "" : x.head.Get("authorization");
+  x.live = std::make_shared<LiveRequest>(x.ids, prompts, std::string(key));
   if (!x.client_ids.empty()) {
     x.record.client_id = x.client_ids.given.front().substr(0, kRecordedBytes);
     x.shard.shared.live_ids.Add(x.client_ids, x.live);

@@ -177,6 +177,39 @@ TEST_F(CallTest, NeedsTheEnginesOwnKey) {
   EXPECT_EQ(ReadMessage(wire).status(), 200);
 }
 
+// The door ends what waits, and aborts by ids with its own key, before any engine judges the caller's.
+TEST_F(CallTest, AbortsNeedTheEnginesKeyOrThatOfWhatTheyEnd) {
+  Start();
+  door_->SetEngineFacts({.control_authorization = "Bearer admin", .aborts_waiting = true});
+  proxy::DoorTable held = PolicyTable().Make();
+  held.rows[0].mode = fleet::RowMode::kHeld;
+  door_->SetTable(held);
+  const auto abort = [&](std::string_view body, std::string_view key) {
+    return Ask(Post("/abort_request", body, "Authorization: Bearer " + std::string(key) + "\r\n"));
+  };
+  Wire first = Connect(), second = Connect();
+  for (Wire* wire : {&first, &second}) {
+    wire->Send(Post(
+        "/generate",
+        R"({"lora_path":"policy","rid":")" + std::string(wire == &first ? "one" : "two") + "\"}",
+        "Authorization: Bearer client\r\n"));
+  }
+  EXPECT_TRUE(Eventually([&] { return door_->held() == 2; }));
+  for (const char* body : {R"({"abort_all":true})", R"({"rid":"one"})"}) {
+    const Message refused = abort(body, "other");
+    EXPECT_EQ(refused.status(), 401) << body;
+    EXPECT_EQ(ReasonOf(refused), "UNAUTHENTICATED") << body;
+  }
+  EXPECT_EQ(abort(R"({"abort_all":true})", "client").status(), 401) << "it ends those of others";
+  EXPECT_EQ(abort(R"({"rid":"one"})", "client").status(), 200);
+  EXPECT_NE(ReadMessage(first).body.find("abort"), std::string::npos);
+  ServesWhatCameBefore();
+  EXPECT_EQ(door_->held(), 1u);
+  EXPECT_EQ(abort(R"({"rid":"two"})", "admin").status(), 200);
+  EXPECT_NE(ReadMessage(second).body.find("abort"), std::string::npos);
+  EXPECT_EQ(abort(R"({"abort_all":true})", "admin").status(), 200);
+}
+
 TEST_F(CallTest, WithoutAnOwnerItIsRefusedNamingTheFlag) {
   StartBefore([](const Message&, Wire& wire) { return wire.Send(JsonReply("{}")); });
   for (const char* path : {"/pause_generation", "/flush_cache"}) {
