@@ -49,24 +49,6 @@ absl::StatusOr<std::string> Reference(std::string reference) {
   return Invalid("an adapter is named by at most " + std::to_string(kMaxReferenceBytes) + " bytes");
 }
 
-// As pydantic reads a bool in its lax mode, which both engines use for `stream`: true, the number
-// one and some words (pydantic-core, src/input/shared.rs). What it refuses is false here; the
-// engine refuses it.
-absl::StatusOr<bool> BoolValue(const PaddedBody& body, const JsonRange& at) {
-  const std::string_view text = body.Text(at);
-  if (at.kind == JsonKind::kBool) return text == "true";
-  if (at.kind == JsonKind::kNumber) {
-    double value = 0;
-    std::from_chars(text.data(), text.data() + text.size(), value);
-    return value == 1;
-  }
-  if (at.kind != JsonKind::kString) return false;
-  LORRY_ASSIGN_OR_RETURN(const std::string word, StringValue(body, at));
-  constexpr std::string_view kTrue[] = {"1", "on", "t", "true", "y", "yes"};
-  return std::any_of(std::begin(kTrue), std::end(kTrue),
-                     [&](std::string_view one) { return EqualsIgnoreCase(one, word); });
-}
-
 absl::StatusOr<uint64_t> CountValue(const PaddedBody& body, const JsonRange& range) {
   const std::optional<uint64_t> value = WholeNumber(body, range);
   if (!value) return Invalid("n must be a whole number");
@@ -267,6 +249,21 @@ absl::Status ReadIds(const PaddedBody& body, const Fields& fields, BodyFacts* fa
 }
 
 }  // namespace
+
+absl::StatusOr<bool> BoolValue(const PaddedBody& body, const JsonRange& at) {
+  const std::string_view text = body.Text(at);
+  if (at.kind == JsonKind::kBool) return text == "true";
+  if (at.kind == JsonKind::kNumber) {
+    double value = 0;
+    std::from_chars(text.data(), text.data() + text.size(), value);
+    return value == 1;
+  }
+  if (at.kind != JsonKind::kString) return false;
+  LORRY_ASSIGN_OR_RETURN(const std::string word, StringValue(body, at));
+  constexpr std::string_view kTrue[] = {"1", "on", "t", "true", "y", "yes"};
+  return std::any_of(std::begin(kTrue), std::end(kTrue),
+                     [&](std::string_view one) { return EqualsIgnoreCase(one, word); });
+}
 
 ShapeRules RulesOf(BodyShape shape) {
   switch (shape) {

@@ -84,6 +84,11 @@ ShapeRules RulesOf(BodyShape shape);
 // (/v1/score, /v1/responses): they always answer with the base model.
 bool CarriesAdapters(fleet::EngineKind kind, BodyShape shape);
 
+// As pydantic reads a bool in its lax mode, in which both engines read theirs: true, the number one
+// and some words (pydantic-core, src/input/shared.rs). What it refuses is false here; the engine
+// refuses it. INVALID_ARGUMENT REQUEST_INVALID.
+absl::StatusOr<bool> BoolValue(const PaddedBody& body, const JsonRange& at);
+
 // INVALID_ARGUMENT REQUEST_INVALID.
 absl::StatusOr<BodyFacts> ReadBody(fleet::EngineKind kind, BodyShape shape,
                                    const EngineFacts& engine, const PaddedBody& body);

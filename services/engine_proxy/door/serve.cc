@@ -35,7 +35,7 @@ std::optional<Refused> WhyNotAbortAll(const Exchange& x) {
 
 bool AsksFor(const PaddedBody& body, const std::vector<JsonField>& fields, std::string_view key) {
   const JsonField* field = FindField(fields, key);
-  return field != nullptr && body.Text(field->value) == "true";
+  return field != nullptr && BoolValue(body, field->value).value_or(false);
 }
 
 }  // namespace

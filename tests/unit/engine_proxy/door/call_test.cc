@@ -233,6 +233,23 @@ TEST_F(CallTest, WhatNeedsNobodysStateIsPassedToTheEngine) {
   EXPECT_EQ(owner_.taken(), 0u);
 }
 
+TEST_F(CallTest, ThatAsksToAbortAllIsReadAsTheEngineReadsIt) {
+  Start();
+  door_->SetEngineFacts({.aborts_waiting = false});
+  const auto label = [&](const std::string& value) {
+    return Ask(Post("/update_weight_version",
+                    R"({"new_version":"1","abort_all_requests":)" + value + "}"));
+  };
+  for (const char* yes : {"true", "1", "1.0", "\"yes\"", "\"True\""}) {
+    EXPECT_EQ(label(yes).status(), 403) << yes;
+    EXPECT_EQ(Ask(Post("/abort_request", std::string(R"({"abort_all":)") + yes + "}")).status(),
+              403)
+        << yes;
+  }
+  EXPECT_TRUE(engine_->requests().empty());
+  for (const char* no : {"false", "0", "\"no\""}) EXPECT_EQ(label(no).status(), 200) << no;
+}
+
 constexpr std::string_view kTensorsPath = "/load_lora_adapter_from_tensors";
 constexpr size_t kAllRoom = 100'000;
 
