@@ -1,6 +1,7 @@
 #include "services/engine_proxy/door/admit.h"
 
 #include <chrono>
+#include <map>
 #include <utility>
 
 namespace lorry::door {
@@ -80,16 +81,19 @@ Task<std::optional<Resolution>> WaitWhileHeld(Shard& shard, Client& client,
   const AbortHook abort(shard, timer, std::move(live));
   const auto unwanted = [&] { return client.left() || abort.aborted(); };
   const int64_t began_ms = NowMs();
+  // Of each kind of wait. Who has waited under a framework's pause has not waited for an adapter yet,
+  // and however often these follow each other, each has its limit.
+  std::map<Held::Kind, int64_t> waited_ms;
   Resolution outcome = std::move(held);
   Demand demand;
-  bool demanded = false;
   while (Held* still = std::get_if<Held>(&outcome)) {
     if (unwanted()) break;
     if (shard.shared.draining) {
       outcome = Draining();
       break;
     }
-    const int64_t left_ms = began_ms + still->limit_ms - NowMs();
+    int64_t& waited = waited_ms[still->kind];
+    const int64_t left_ms = still->limit_ms - waited;
     if (left_ms <= 0) {
       Refused too_late = std::move(still->too_late);
       outcome = std::move(too_late);
@@ -97,19 +101,22 @@ Task<std::optional<Resolution>> WaitWhileHeld(Shard& shard, Client& client,
     }
     if (still->demands != demand.adapters()) {
       demand = still->demands.empty() ? Demand() : shard.shared.router.Wait(still->demands);
-      demanded = true;
     }
     // Whoever sets a table, or lets the door drain, posts to this thread afterwards, so that its
     // wake-up cannot come between what was read here and this wait.
+    const int64_t since_ms = NowMs();
     timer.expires_after(std::chrono::milliseconds(left_ms));
     auto [ignored] = co_await timer.async_wait(kAwait);
     (void)ignored;
+    waited += NowMs() - since_ms;
     // A row may open because the door drains; whoever waited is refused all the same.
     if (!unwanted() && !shard.shared.draining) outcome = shard.shared.router.Resolve(ask);
   }
   *held_ms = NowMs() - began_ms;
   DoorObserver* const observer = shard.shared.options.observer;
-  if (demanded && observer != nullptr) observer->OnDemandWaited(*held_ms / 1e3);
+  const auto loading = waited_ms.find(Held::Kind::kLoad);
+  if (loading != waited_ms.end() && observer != nullptr)
+    observer->OnDemandWaited(static_cast<double>(loading->second) / 1e3);
   if (std::holds_alternative<Held>(outcome) || client.left()) co_return std::nullopt;
   co_return outcome;
 }

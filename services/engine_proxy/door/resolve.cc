@@ -121,12 +121,13 @@ Resolved From(const DoorTable& table, const DoorRoute& route, Epoch epoch) {
 }
 
 Held HoldAt(const fleet::DoorRules& rules, Refused too_late) {
-  return {rules.hold_limit_ms, std::move(too_late)};
+  return {Held::Kind::kRow, rules.hold_limit_ms, std::move(too_late)};
 }
 
 Held WaitUntilLoaded(const DoorRow& row, const fleet::DoorRules& rules) {
   const std::string why = row.waits_for.empty() ? "its turn has not come" : row.waits_for;
   return {
+      .kind = Held::Kind::kLoad,
       .limit_ms = rules.demand_wait_ms,
       .too_late = {503, "NOT_RESIDENT",
                    row.adapter.value + " is loaded on demand, and was not within the " +
@@ -304,7 +305,8 @@ Result Bound(const DoorTable& table, const DoorBinding& binding,
                     .is_binding = true};
   if (table.FindRoute(binding.target) != nullptr) return resolved;
   const std::string why = binding.waits_for.empty() ? "its turn has not come" : binding.waits_for;
-  return Held{.limit_ms = fleet::kDemandWaitMsDefault,
+  return Held{.kind = Held::Kind::kLoad,
+              .limit_ms = fleet::kDemandWaitMsDefault,
               .too_late = {503, "NOT_RESIDENT",
                            binding.name +
                                " left the engine to make room, and was not there again "

@@ -108,6 +108,7 @@ Resolution Router::Resolve(const Ask& ask) {
   // Also of an engine whose memory is released under the pause, as it takes that back before it goes on.
   if (table_->framework_pause_ms != 0 && !ask.needs_no_token) {
     return Held{
+        Held::Kind::kPause,
         table_->framework_pause_ms,
         {503, "HELD_TOO_LONG", "a framework has paused the engine, and did not let it go on", 1}};
   }

@@ -124,8 +124,11 @@ struct Refused {
   int retry_after_s = 0;  // 0: no Retry-After
 };
 
-// Ask again after the next table, at most this long; then answer `too_late`.
+// Ask again after the next table, until all waits of its kind have lasted so long; then answer
+// `too_late`.
 struct Held {
+  enum class Kind { kRow, kPause, kLoad };
+  Kind kind = Kind::kRow;
   int64_t limit_ms = 0;
   Refused too_late;
   // Are loaded because of the request, and stay until it is admitted: see Router::Wait. Of a batch

@@ -177,5 +177,66 @@ TEST_F(RefusedBody, IsNotReadForEver) {
   EXPECT_LT(Send(wire, 200, 500), 100);
 }
 
+// Waits of several kinds, one after the other, each as long as its own limit lets it.
+class Waits : public DoorTest {
+ protected:
+  Waits() {
+    StartBefore([](const Message&, Wire& wire) { return wire.Send(JsonReply("{}")); });
+  }
+  // After `ms`, and once the request has seen what stands there then.
+  void Set(const proxy::DoorTable& table, int64_t ms) {
+    ahead_ms += ms;
+    door_->SetTable(table);
+    for (uint32_t i = 0; i < options_.threads; ++i) {
+      EXPECT_EQ(Ask(testing::Get("/health")).status(), 200);
+    }
+  }
+  Wire Begin(const proxy::DoorTable& table) {
+    door_->SetTable(table);
+    Wire wire = Connect();
+    wire.Send(Post("/generate", R"({"lora_path":"policy"})"));
+    EXPECT_TRUE(testing::Eventually([&] { return door_->held() == 1; }));
+    return wire;
+  }
+  static proxy::DoorTable Paused(proxy::DoorTable table) {
+    table.framework_pause_ms = 900'000;
+    return table;
+  }
+  static proxy::DoorTable Away() {
+    testing::TableMaker maker;
+    maker.Row("policy", fleet::RowMode::kOpen, 12);
+    maker.raw().rows[0].on_demand = true;
+    return maker.Make();
+  }
+};
+
+TEST_F(Waits, UnderAPauseAreNoneForAnAdapter) {
+  Wire wire = Begin(Paused(Away()));
+  Set(Away(), 60'000);
+  EXPECT_EQ(door_->Snapshot().waiting, std::vector{AdapterName("policy")});
+  door_->SetTable(testing::PolicyTable().Make());
+  EXPECT_EQ(ReadMessage(wire).status(), 200);
+}
+
+TEST_F(Waits, UnderAPauseAreNoneAtARow) {
+  proxy::DoorTable held = testing::PolicyTable().Make();
+  held.rows[0].mode = fleet::RowMode::kHeld;
+  Wire wire = Begin(Paused(held));
+  Set(held, 60'000);
+  EXPECT_EQ(door_->held(), 1u);
+  door_->SetTable(testing::PolicyTable().Make());
+  EXPECT_EQ(ReadMessage(wire).status(), 200);
+}
+
+TEST_F(Waits, ForAnAdapterCountTogether) {
+  Wire wire = Begin(Away());
+  Set(Paused(Away()), 20'000);
+  Set(Away(), 60'000);
+  EXPECT_EQ(door_->held(), 1u);
+  Set(Away(), 20'000);
+  EXPECT_EQ(door_->held(), 0u);
+  EXPECT_EQ(ReadMessage(wire).Get("X-Lorry-Reason"), "NOT_RESIDENT");
+}
+
 }  // namespace
 }  // namespace lorry::door
