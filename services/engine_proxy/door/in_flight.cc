@@ -145,7 +145,8 @@ void FlipWatch::OnTable(const proxy::DoorTable& table) {
 void FlipWatch::Abort(size_t i) {
   const auto prompt = static_cast<uint32_t>(i);
   const bool all = x_.resolved.size() == 1;
-  if (x_.kind == EngineKind::kSglang && x_.asks.stream) {  // once its first token is here
+  const bool shows_tokens = x_.kind == EngineKind::kSglang && x_.asks.stream;
+  if (shows_tokens && !x_.facts->aborts_waiting) {  // once its first one is here
     const auto unwanted = all ? std::nullopt : std::optional<uint32_t>(prompt);
     return SpawnAborts(x_.shard, x_.live->WantAbort(unwanted), *x_.facts);
   }

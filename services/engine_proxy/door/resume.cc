@@ -79,7 +79,7 @@ Task<void> ResumedRequest::ReadWhole(UpstreamCall& call) {
 }
 
 Task<void> ResumedRequest::ReadStream(UpstreamCall& call) {
-  stream_.Begin(call);
+  if (made_by_.empty()) stream_.Begin(call);  // its head names who makes the first token
   const size_t limit = x_.shard.shared.options.limits.split_reply_bytes;
   AnswerWatch watch(x_.live, 0);
   EventReader events;
@@ -151,7 +151,7 @@ absl::StatusOr<std::string> ResumedRequest::Take(std::string reply) {
   // Some SGLang list the last token alone where they abort a stream that waits in their queue again
   // (tokenizer_manager.py, _handle_abort_req): nothing can go on behind tokens that are not known.
   const bool goes_on = part.is_aborted && part.lists_all && x_.flip && x_.flip->flipped() &&
-                       !x_.live->client_aborted() && start + part.tokens < plan_.most_tokens;
+                       !ClientAborted() && start + part.tokens < plan_.most_tokens;
   // A part that was aborted before its first token says nothing that is worth keeping.
   const bool says_nothing = before_ && part.tokens == 0 && goes_on;
   if (!says_nothing) {
@@ -182,7 +182,7 @@ Task<bool> ResumedRequest::ResolveAnew() {
     outcome = *std::move(waited);
   }
   Admitted* admitted = std::get_if<Admitted>(&outcome);
-  if (admitted == nullptr || x_.live->client_aborted()) co_return false;
+  if (admitted == nullptr || ClientAborted()) co_return false;
   x_.admission = std::move(admitted->admission);
   x_.resolved = std::move(admitted->resolved);
   x_.lag_known = x_.shard.Table().lag_known;

@@ -22,7 +22,11 @@ namespace lorry::door {
 class ResumedRequest {
  public:
   ResumedRequest(Exchange& x, const ResumePlan& plan)
-      : x_(x), plan_(plan), held_(x.shard.shared), stream_(x) {}
+      : x_(x),
+        plan_(plan),
+        aborts_of_all_(x.shard.shared.aborts_of_all),
+        held_(x.shard.shared),
+        stream_(x) {}
   // True when the client's connection may carry another request.
   Task<bool> Run();
 
@@ -47,6 +51,10 @@ class ResumedRequest {
   // The engine's words on this part, behind what came before it. At its end they say how it ended,
   // and are what the next part follows. INTERNAL ENGINE_REPLY_INVALID.
   absl::StatusOr<std::string> Take(std::string reply);
+  // By its id, or all requests at once: that is no flip's abort.
+  bool ClientAborted() const {
+    return x_.live->client_aborted() || x_.shard.shared.aborts_of_all != aborts_of_all_;
+  }
   // False: nothing can go on.
   Task<bool> ResolveAnew();
   void NameAnew();
@@ -57,7 +65,8 @@ class ResumedRequest {
 
   Exchange& x_;
   const ResumePlan plan_;
-  BodyLease held_;  // by what is kept of the reply
+  const uint64_t aborts_of_all_;  // before it began
+  BodyLease held_;                // by what is kept of the reply
   int parts_ = 1;
   Part part_;
   std::optional<PaddedBody> before_;  // all that the ended parts generated, as one reply

@@ -65,7 +65,7 @@ Task<void> SplitStream::ReadOne(size_t sample) {
 
 Task<CallResult> SplitStream::ReadReply(UpstreamCall& call, size_t sample) {
   const bool events = HasBegunStream(call.reply());
-  if (events) reply_.Begin(call);
+  if (events && !reply_.begun()) reply_.Begin(call);
   std::string refusal;
   for (;;) {
     const UpstreamCall::Piece piece = co_await call.Read();

@@ -9,7 +9,9 @@
 namespace lorry::door {
 
 void StreamedReply::Begin(const UpstreamCall& call) {
-  if (std::exchange(begun_, true)) return;
+  if (told()) return;
+  begun_ = true;
+  head_.clear();
   keep_ = x_.KeepAlive();
   chunked_ = AppendReplyHead(x_, call, keep_, std::nullopt, &head_);
 }

@@ -14,7 +14,8 @@ namespace lorry::door {
 class StreamedReply {
  public:
   explicit StreamedReply(Exchange& x) : x_(x) {}
-  // The engine has begun to stream, so that there is a head; it goes out with what is written first.
+  // The engine has begun to stream, so that there is a head; it goes out with what is written first,
+  // and until then this may be called again, for another version's reply.
   void Begin(const UpstreamCall& call);
   bool begun() const { return begun_; }
   // The client has the head, so that nothing can be said any more but what the engine streams.

@@ -85,6 +85,21 @@ TEST_F(ResumeTest, OneThatHadNoTokenBeginsAnew) {
   EXPECT_EQ(reply.body.find("spans"), std::string::npos) << "one version made it all";
 }
 
+// It is aborted while it waits, where that can be, and all of it is the new version's.
+TEST_F(ResumeTest, AStreamThatHadNoTokenBeginsAnew) {
+  Start({FlipThen(12,
+                  [](const auto& rid) {
+                    return StreamHead() + Chunk(Event(Said(rid, "", 0, kAborted))) + Chunk("");
+                  }),
+         [](const auto& rid) {
+           return StreamHead() + Chunk(Event(Said(rid, "9", 1, kLength))) + Chunk("");
+         }});
+  const Message reply = Ask(Generation(true));
+  EXPECT_EQ(reply.Get("X-Lorry-Version"), "12");
+  EXPECT_EQ(reply.body.find("abort"), std::string::npos) << reply.body;
+  EXPECT_EQ(After(reply.body, "\"output_ids\":", ']'), "[9");
+}
+
 // As SGLang aborts a stream that it had put back into its queue.
 TEST_F(ResumeTest, AStreamWhoseAbortListsOnlyItsLastTokenEndsWithIt) {
   Start({[this](const auto& rid) {
@@ -117,6 +132,18 @@ TEST_F(ResumeTest, WhatItsClientAbortedIsNotResumed) {
   Start({[this](const auto& rid) {
     EXPECT_EQ(Ask(Post("/abort_request", R"({"rid":"mine"})")).status(), 200);
     Flip(12);
+    return JsonReply(Said(rid, "7", 1, kAborted));
+  }});
+  const Message reply = Ask(Generation(false));
+  EXPECT_EQ(After(reply.body, "\"output_ids\":", ']'), "[7");
+  EXPECT_EQ(asked_.size(), 1u);
+}
+
+TEST_F(ResumeTest, WhatIsAbortedWithAllOthersIsNotResumed) {
+  options_.on_call = [](EngineCall, CallTicket) {};
+  Start({[this](const auto& rid) {
+    Flip(12);
+    EXPECT_EQ(Ask(Post("/abort_request", R"({"abort_all":true})")).status(), 200);
     return JsonReply(Said(rid, "7", 1, kAborted));
   }});
   const Message reply = Ask(Generation(false));
