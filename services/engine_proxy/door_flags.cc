@@ -14,12 +14,15 @@ constexpr lorry::door::DoorLimits kDefaults;
 ABSL_FLAG(uint64_t, door_head_bytes, kDefaults.head.bytes, "most bytes of a request's head");
 ABSL_FLAG(uint64_t, door_body_bytes, kDefaults.body_bytes, "most bytes of a request's body");
 ABSL_FLAG(uint64_t, door_all_bodies_bytes, kDefaults.all_bodies_bytes,
-          "most bytes of all bodies that the engine has not answered yet");
+          "most bytes of all bodies that the engine has not answered yet, and of replies that the "
+          "door holds");
 ABSL_FLAG(uint64_t, door_tensors_bytes, kDefaults.tensors_bytes,
           "most bytes of a call that carries an adapter's tensors, and of all such calls together; "
           "one that finds no room waits. The proxy needs four times as much");
-ABSL_FLAG(uint64_t, door_split_reply_bytes, kDefaults.split_reply_bytes,
-          "most bytes of one reply of n, where the door splits n > 1");
+ABSL_FLAG(
+    uint64_t, door_split_reply_bytes, kDefaults.split_reply_bytes,
+    "most bytes of one reply of n, where the door splits n > 1, and of one that may go on under "
+    "another version; a larger one is answered by 400 REPLY_TOO_LARGE");
 ABSL_FLAG(uint32_t, door_connections, kDefaults.connections,
           "most clients' connections; no more than half of the descriptors that the process may "
           "have");

@@ -96,9 +96,17 @@ Task<bool> Refuse(Exchange& x, Refused refused) {
                             RefusalFields(refused));
 }
 
-Refused RepliesTooLarge() {
+Refused ReplyTooLarge(size_t limit) {
+  return {400, "REPLY_TOO_LARGE",
+          "the engine's reply is larger than --door-split-reply-bytes lets the door hold (" +
+              std::to_string(limit) +
+              "), and would be again; ask for fewer prompts, tokens or log-probabilities at once"};
+}
+
+Refused NoRoomForReply() {
   return {503, "DOOR_FULL",
-          "the reply is larger than the door may hold; ask for fewer samples or tokens at once", 1};
+          "bodies and replies together are larger than --door-all-bodies-bytes lets the door hold",
+          1};
 }
 
 Refused NoEngine() { return {503, "ENGINE_UNREACHABLE", "no engine answers behind this door", 2}; }

@@ -28,7 +28,10 @@ Refused NameLost();
 // Why there is no reply of the engine to pass on; `problem` is UpstreamCall's.
 Task<bool> RefuseCall(Exchange& x, CallResult result, std::string problem = {});
 Refused WhyNoReply(CallResult result, std::string_view problem = {});
-Refused RepliesTooLarge();
+// A reply that is generated for nothing: it is larger than `limit`, or the door holds too much of
+// others.
+Refused ReplyTooLarge(size_t limit);
+Refused NoRoomForReply();
 Refused NoEngine();
 // The proxy calls the engine with its own key: whoever lets it must know that key, too, or have
 // begun with `other` what the call ends.

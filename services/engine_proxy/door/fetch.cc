@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "services/engine_proxy/door/answer.h"
 #include "services/engine_proxy/door/exchange.h"
 #include "services/engine_proxy/door/framing.h"
 #include "services/engine_proxy/door/json_splice.h"
@@ -66,9 +67,13 @@ Task<BufferedReply> Collect(UpstreamCall& call, size_t limit, BodyLease* held) {
       co_return reply;
     }
     for (const asio::const_buffer& data : piece.data) {
-      const bool fits = reply.body.size() + data.size() <= limit;
-      if (!fits || (held != nullptr && !held->Grow(data.size()))) reply.too_large = true;
-      if (reply.too_large) break;
+      if (reply.dropped) break;
+      if (reply.body.size() + data.size() > limit) {
+        reply.dropped = ReplyTooLarge(limit);
+      } else if (held != nullptr && !held->Grow(data.size())) {
+        reply.dropped = NoRoomForReply();
+      }
+      if (reply.dropped) break;
       reply.body.append(static_cast<const char*>(data.data()), data.size());
     }
     if (piece.end) break;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,13 +20,12 @@ struct BufferedReply {
   CallResult result = CallResult::kOk;
   int status = 0;
   std::string content_type;
-  std::string body;  // where `result` is a failure: UpstreamCall::Problem
-  bool too_large = false;
+  std::string body;                // where `result` is a failure: UpstreamCall::Problem
+  std::optional<Refused> dropped;  // why there is none of it
 };
 
-// A reply larger than `limit`, or than `held` may grow, is dropped and said to be too_large; it is
-// read to its end all the same, because the engine counts the request until then. `request` lasts
-// until the end.
+// A reply larger than `limit`, or than `held` may grow, is dropped; it is read to its end all the
+// same, because the engine counts the request until then. `request` lasts until the end.
 Task<BufferedReply> Fetch(UpstreamCall& call, std::span<const asio::const_buffer> request,
                           size_t limit, BodyLease* held = nullptr);
 // The same from the head of the reply on, which Start has read.

@@ -104,7 +104,7 @@ Task<void> ResumedRequest::ReadStream(UpstreamCall& call) {
       if (!x_.client.left()) events.Add(bytes);
     }
     while (const auto event = events.Next()) co_await OnEvent(*event);
-    if (events.held_bytes() > limit) co_await BreakOff(RepliesTooLarge());  // no event is as large
+    if (events.held_bytes() > limit) co_await BreakOff(ReplyTooLarge(limit));  // one event of it
     if (piece.end) break;
   }
   call.Finish();
@@ -205,10 +205,7 @@ void ResumedRequest::NameAnew() {
 
 Task<bool> ResumedRequest::Finish() {
   if (BufferedReply* other = std::get_if<BufferedReply>(&part_)) {
-    if (other->too_large) {
-      Refused why = RepliesTooLarge();
-      co_return co_await Refuse(x_, std::move(why));
-    }
+    if (other->dropped) co_return co_await Refuse(x_, *std::move(other->dropped));
     if (other->result != CallResult::kOk) {
       co_return co_await RefuseCall(x_, other->result, std::move(other->body));
     }

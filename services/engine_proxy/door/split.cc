@@ -66,10 +66,7 @@ Task<void> SplitCall::FetchOne(size_t sample) {
 Task<bool> SplitCall::AnswerMerged() {
   std::vector<std::string> bodies;
   for (BufferedReply& reply : replies_) {
-    if (reply.too_large) {
-      Refused why = RepliesTooLarge();
-      co_return co_await Refuse(x_, std::move(why));
-    }
+    if (reply.dropped) co_return co_await Refuse(x_, *std::move(reply.dropped));
     if (reply.result != CallResult::kOk) {
       co_return co_await RefuseCall(x_, reply.result, std::move(reply.body));
     }

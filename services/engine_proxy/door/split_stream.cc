@@ -103,9 +103,8 @@ void SplitStream::OnEvents(std::string_view text, size_t sample) {
     return Fail({502, "ENGINE_REPLY_INVALID", std::string(ToStd(fed.message()))});
   }
   const size_t limit = x_.shard.shared.options.limits.split_reply_bytes;
-  if (!held_.Resize(merger_.held_bytes() + pending_.size()) || merger_.held_bytes() > limit) {
-    return Fail(RepliesTooLarge());
-  }
+  if (merger_.held_bytes() > limit) return Fail(ReplyTooLarge(limit));
+  if (!held_.Resize(merger_.held_bytes() + pending_.size())) return Fail(NoRoomForReply());
   changed_.cancel();
 }
 

@@ -220,7 +220,9 @@ TEST_F(ResumeTest, AnswersWithinWhatItMayHold) {
          }});
   for (const bool stream : {false, true}) {
     const Message reply = Ask(Generation(stream));
-    EXPECT_EQ(reply.Get("X-Lorry-Reason"), "DOOR_FULL") << stream;
+    EXPECT_EQ(reply.status(), 400) << "it would be as large again";
+    EXPECT_EQ(reply.Get("X-Lorry-Reason"), "REPLY_TOO_LARGE") << stream;
+    EXPECT_NE(reply.body.find("--door-split-reply-bytes"), std::string::npos) << reply.body;
     EXPECT_EQ(reply.Get("Connection"), stream ? "close" : "keep-alive");
   }
   Wire wire = Connect();

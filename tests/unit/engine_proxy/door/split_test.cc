@@ -83,6 +83,30 @@ TEST_F(DoorTest, BoundsTheSamplesOfOneRequest) {
   EXPECT_TRUE(engine_->requests().empty());
 }
 
+TEST_F(DoorTest, TellsAReplyThatIsTooLargeFromADoorThatIsFull) {
+  constexpr size_t kLarge = 4096;
+  StartBefore([](const Message& request, Wire& wire) {
+    const std::string event = "data: " + std::string(kLarge, 'x');
+    const bool streams = request.body.find("\"stream\":true") != std::string::npos;
+    return wire.Send(streams ? StreamHead() + Chunk(event) + Chunk("") : JsonReply(event));
+  });
+  const auto answer = [&](const char* reason, int status, const char* flag) {
+    StartBefore(engine_->port());
+    for (const char* stream : {"false", "true"}) {
+      const Message reply = Ask(Post(
+          "/v1/completions", R"({"model":"policy","n":2,"stream":)" + std::string(stream) + "}"));
+      EXPECT_EQ(reply.Get("X-Lorry-Reason"), reason) << stream;
+      EXPECT_EQ(reply.status(), status) << stream;
+      EXPECT_NE(reply.body.find(flag), std::string::npos) << reply.body;
+    }
+  };
+  options_.limits.split_reply_bytes = kLarge / 2;
+  answer("REPLY_TOO_LARGE", 400, "--door-split-reply-bytes");
+  options_.limits.split_reply_bytes = 2 * kLarge;
+  options_.limits.all_bodies_bytes = kLarge / 2;
+  answer("DOOR_FULL", 503, "--door-all-bodies-bytes");
+}
+
 // Both children have begun before either goes on, so neither waits for the other's end.
 TEST_F(DoorTest, MergesStreamsAsTheyCome) {
   Gate seen;
