@@ -88,6 +88,11 @@ Task<void> Client::LingeringClose() {
   }
 }
 
+void Client::ResetAtEnd() {
+  ErrorCode ignored;
+  link_.socket().set_option(asio::socket_base::linger(true, 0), ignored);
+}
+
 void Client::BeginRequest() {
   serving_ = true;
   asked_ = true;

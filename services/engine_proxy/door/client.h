@@ -36,6 +36,8 @@ class Client : public std::enable_shared_from_this<Client> {
   // Ends the connection so that what was written last can still be read.
   Task<void> LingeringClose();
   void Close() { link_.Close(); }
+  // The connection will end in a reset: the reply breaks off, and has no framing that would show it.
+  void ResetAtEnd();
   TimedSocket& link() { return link_; }
   const std::string& address() const { return address_; }
 

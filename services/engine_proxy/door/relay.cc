@@ -116,7 +116,7 @@ std::span<asio::const_buffer> Relay::Framed(const UpstreamCall::Piece& piece) {
 }
 
 // Where the reply's head is out already, the connection closes in the middle of the framing: the
-// client sees that it is cut.
+// client sees that it is cut. HTTP/1.0 has no chunks: without a length it sees a reset.
 Task<void> Relay::BreakOff(CallResult why) {
   const bool told = x.record.status != 0 && head.empty();
   x.head.keep_alive = false;
@@ -125,6 +125,7 @@ Task<void> Relay::BreakOff(CallResult why) {
   } else if (x.record.reason.empty() && !x.client.left()) {
     x.record.reason = WhyNoReply(why).reason;
   }
+  if (told && !framed) x.client.ResetAtEnd();
   if (why == CallResult::kSilent && x.live) x.client.Leave();
 }
 

@@ -16,6 +16,11 @@ void StreamedReply::Begin(const UpstreamCall& call) {
   chunked_ = AppendReplyHead(x_, call, keep_, std::nullopt, &head_);
 }
 
+void StreamedReply::BreakOff() {
+  if (!chunked_) x_.client.ResetAtEnd();
+  x_.client.Leave();
+}
+
 Task<bool> StreamedReply::Write(std::string text, bool last) {
   x_.record.status = 200;
   std::string framing = std::exchange(head_, {});

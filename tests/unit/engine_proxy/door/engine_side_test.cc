@@ -5,6 +5,8 @@
 #include <sys/socket.h>
 
 #include <atomic>
+#include <cerrno>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -227,6 +229,32 @@ TEST_F(EngineSideTest, CutsTheConnectionWhereTheHeadWasSent) {
   EXPECT_TRUE(got.ends_with("half")) << "and then the connection ends: " << got;
   EXPECT_TRUE(BecomesQuiet());
   EXPECT_TRUE(IsNoted("ENGINE_BROKE_OFF"));
+}
+
+// HTTP/1.0 has no chunks: where a reply ends by its connection's end, a FIN would make it a whole one.
+TEST_F(EngineSideTest, AnHttp10ClientSeesThatAStreamIsCut) {
+  std::unique_ptr<Gate> read;
+  StartBefore([&](const Message& request, Wire& wire) {
+    if (request.path() == "/abort_request") return wire.Send(JsonReply(""));
+    wire.Send(StreamHead() + Chunk(R"(data: {"text":"a"})"
+                                   "\n\n"));
+    EXPECT_TRUE(read->Wait());
+    return false;
+  });
+  const std::string of_two = R"({"lora_path":"policy","stream":true,"sampling_params":{"n":2}})";
+  for (const std::string& body : {std::string(kAskStream), of_two}) {
+    read = std::make_unique<Gate>();
+    Wire wire = Connect();
+    wire.Send("POST /generate HTTP/1.0\r\nContent-Length: " + std::to_string(body.size()) +
+              "\r\n\r\n" + body);
+    for (int i = 0; i < (body == of_two ? 2 : 1); ++i) wire.ReadUntil("\"a\"");
+    wire.ReadUntil("\n\n");
+    read->Open();
+    char byte;
+    EXPECT_EQ(::recv(wire.fd(), &byte, 1, 0), -1) << body;
+    EXPECT_EQ(errno, ECONNRESET) << body;
+    EXPECT_TRUE(BecomesQuiet());
+  }
 }
 
 // One read takes these bytes, which the end came with: no event is left that would tell of it.
