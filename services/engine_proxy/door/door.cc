@@ -224,10 +224,7 @@ uint16_t Door::port() const { return state_->port; }
 
 void Door::SetEngineFacts(EngineFacts facts) {
   state_->shared.facts.store(std::make_shared<const EngineFacts>(std::move(facts)));
-  ErrorCode error;
-  const UpstreamPool::Endpoints engine = Resolve(state_->shared.options, error);
-  if (!engine.empty())
-    state_->EachShard([engine](Shard& shard) { shard.pool.SetEndpoints(engine); });
+  state_->EachShard([](Shard& shard) { shard.pool.LookUpNow(); });
 }
 
 void Door::SetTable(proxy::DoorTable table) {

@@ -99,7 +99,8 @@ class Door {
   absl::Status Start();
   uint16_t port() const;
 
-  // What the engine's driver found out; may change with every boot, as may the address of its host.
+  // What the engine's driver found out; may change with every boot, as may the address of its host,
+  // which is looked up anew.
   void SetEngineFacts(EngineFacts facts);
   // From its return on, no request is admitted by an older table. Requests waiting at HELD rows
   // resolve anew.

@@ -98,9 +98,7 @@ class BodyLease {
 
 struct Shard {
   Shard(Shared& shared_state, UpstreamPool::Endpoints engine, uint64_t seed)
-      : shared(shared_state),
-        pool(io, sweeper, shared.options.limits, std::move(engine)),
-        prng(seed) {}
+      : shared(shared_state), pool(io, sweeper, shared.options, std::move(engine)), prng(seed) {}
 
   // Valid until this is called again: a thread keeps the table that it saw last, as all threads at
   // one lock would slow each other down at every request.

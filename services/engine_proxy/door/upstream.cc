@@ -1,6 +1,10 @@
 #include "services/engine_proxy/door/upstream.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
@@ -14,6 +18,8 @@ constexpr size_t kKeptBytes = 8 * 1024;  // by an idle connection
 constexpr size_t kReadBytesMost = 64 * 1024;
 // Framing that has not ended within this is no framing.
 constexpr size_t kBufferBytes = 128 * 1024;
+// An engine that is away is asked for by every request, and each thread asks the name server.
+constexpr int64_t kLookUpAgainMs = 2'000;
 
 CallResult WhyNoConnection(const ErrorCode& error) {
   namespace e = boost::system::errc;
@@ -51,7 +57,32 @@ Task<CallResult> UpstreamPool::Connect(std::unique_ptr<UpstreamConnection>* out)
     if (answers != endpoints_.end()) std::iter_swap(endpoints_.begin(), answers);
     co_return result;
   }
+  if (failed == CallResult::kUnreachable) LookUp();
   co_return failed;
+}
+
+void UpstreamPool::LookUpNow() {
+  look_up_after_ms_ = 0;
+  LookUp();
+}
+
+void UpstreamPool::LookUp() {
+  if (NowMs() < look_up_after_ms_ || std::exchange(looks_up_, true)) return;
+  asio::co_spawn(io_, FindEngine(), asio::detached);
+}
+
+Task<void> UpstreamPool::FindEngine() {
+  asio::ip::basic_resolver<Tcp, Executor> resolver(io_.get_executor());
+  auto [error, found] = co_await resolver.async_resolve(
+      options_.engine_host, std::to_string(options_.engine_port), kAwait);
+  looks_up_ = false;
+  look_up_after_ms_ = NowMs() + kLookUpAgainMs;
+  if (!error) {
+    endpoints_.assign(found.begin(), found.end());
+  } else {
+    spdlog::warn("the engine's host {} cannot be looked up, its last address is kept: {}",
+                 options_.engine_host, error.message());
+  }
 }
 
 Task<CallResult> UpstreamPool::Connect(Tcp::endpoint at, std::unique_ptr<UpstreamConnection>* out) {

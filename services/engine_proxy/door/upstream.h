@@ -41,22 +41,33 @@ class UpstreamPool {
   // An engine's name may stand for several addresses, of which it need not listen on all:
   // "localhost" is ::1 as well as 127.0.0.1.
   using Endpoints = std::vector<Tcp::endpoint>;
-  UpstreamPool(asio::io_context& io, Sweeper& sweeper, const DoorLimits& limits, Endpoints at)
-      : io_(io), sweeper_(sweeper), limits_(limits), endpoints_(std::move(at)) {}
+  UpstreamPool(asio::io_context& io, Sweeper& sweeper, const DoorOptions& options, Endpoints at)
+      : io_(io),
+        sweeper_(sweeper),
+        options_(options),
+        limits_(options.limits),
+        endpoints_(std::move(at)) {}
   // An idle connection that is still open; null where there is none.
   std::unique_ptr<UpstreamConnection> TakeIdle();
   Task<CallResult> Connect(std::unique_ptr<UpstreamConnection>* out);
   void GiveBack(std::unique_ptr<UpstreamConnection> connection);
   void CloseIdle();
-  // Of connections from now on.
-  void SetEndpoints(Endpoints at) { endpoints_ = std::move(at); }
+  // The engine was started again, and its name may stand for another address. Nobody waits for the
+  // answer, as a name server may take long.
+  void LookUpNow();
 
  private:
+  // Where no address answers, and none was looked up just before.
+  void LookUp();
+  Task<void> FindEngine();
   Task<CallResult> Connect(Tcp::endpoint at, std::unique_ptr<UpstreamConnection>* out);
 
   asio::io_context& io_;
   Sweeper& sweeper_;
+  const DoorOptions& options_;
   const DoorLimits& limits_;
+  bool looks_up_ = false;
+  int64_t look_up_after_ms_ = 0;
   Endpoints endpoints_;                                    // the one that answered last comes first
   std::vector<std::unique_ptr<UpstreamConnection>> idle_;  // the last one used is at the end
 };

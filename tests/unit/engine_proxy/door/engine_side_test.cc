@@ -44,6 +44,18 @@ class EngineSideTest : public DoorTest {
     });
     return Ask(Post("/generate", kAsk));
   }
+  // Before an engine that was not looked up since, at an address where it does not listen.
+  void StartWithoutBoot(const std::string& name) {
+    SetName(name, {"127.0.0.2"});
+    engine_ = std::make_unique<testing::ScriptedEngine>(
+        [](const Message&, Wire& wire) { return wire.Send(JsonReply("{}")); });
+    options_.engine_host = name;
+    options_.engine_port = engine_->port();
+    options_.threads = 2;
+    door_ = std::make_unique<Door>(options_);
+    ASSERT_TRUE(door_->Start().ok());
+    door_->SetTable(testing::PolicyTable().Make());
+  }
 };
 
 TEST_F(EngineSideTest, ReusesConnectionsToTheEngine) {
@@ -72,7 +84,25 @@ TEST_F(EngineSideTest, AnEngineThatComesBackElsewhereIsFoundThere) {
   EXPECT_EQ(Ask(Post("/generate", kAsk)).status(), 503);
   SetName("moves.test", {"127.0.0.1"});
   door_->SetEngineFacts({.base_models = {"base"}});
-  EXPECT_EQ(Ask(Post("/generate", kAsk)).status(), 200);
+  EXPECT_TRUE(Eventually([&] { return Ask(Post("/generate", kAsk)).status() == 200; }));
+}
+
+// Nothing tells of its address but that it cannot be reached at the last one.
+TEST_F(EngineSideTest, AnEngineThatIsNotReachedIsLookedUpAgain) {
+  StartWithoutBoot("moved.test");
+  SetName("moved.test", {"127.0.0.1"});
+  EXPECT_EQ(Ask(Post("/generate", kAsk)).Get("X-Lorry-Reason"), "ENGINE_UNREACHABLE");
+  EXPECT_TRUE(Eventually([&] { return Ask(Post("/generate", kAsk)).status() == 200; }));
+}
+
+// Neither a request nor whoever tells of a boot.
+TEST_F(EngineSideTest, NobodyWaitsForANameServer) {
+  StartWithoutBoot("slow.test");
+  SetName("slow.test", {});
+  door_->SetEngineFacts({.base_models = {"base"}});
+  EXPECT_EQ(Ask(Post("/generate", kAsk)).Get("X-Lorry-Reason"), "ENGINE_UNREACHABLE");
+  SetName("slow.test", {"127.0.0.1"});
+  EXPECT_TRUE(Eventually([&] { return Ask(Post("/generate", kAsk)).status() == 200; }));
 }
 
 // An engine that was started again has its port back before the proxy has loaded anything there.
