@@ -52,14 +52,16 @@ void AskHeldAgain(Shard& shard) {
   for (Timer* timer : shard.held) timer->cancel();
 }
 
-// A client's connection may need one to the engine: with more clients than that requests would fail
-// one by one.
+// A client's connection may need one to the engine, and one that is split into n needs n: with more
+// than that requests would fail one by one.
 DoorOptions WithinDescriptors(DoorOptions options) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return options;
   const rlim_t left = limit.rlim_cur - std::min(limit.rlim_cur / 2, kOtherDescriptors);
   options.limits.connections =
       static_cast<uint32_t>(std::min<rlim_t>(options.limits.connections, left / 2));
+  options.limits.live_requests =
+      static_cast<uint32_t>(std::min<rlim_t>(options.limits.live_requests, left / 2));
   return options;
 }
 

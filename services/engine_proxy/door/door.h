@@ -40,11 +40,13 @@ struct DoorLimits {
   size_t tensors_bytes = 512u << 20;
   size_t split_reply_bytes = 16u << 20;  // of one of n: logprobs of 32 k tokens are 4 MB
   uint32_t connections = 16'384;         // one descriptor each, and one at the engine
-  uint32_t live_requests = 8'192;        // above any engine's own queue
-  uint32_t held_requests = 8'192;        // waiting at HELD rows
-  uint32_t calls = 64;                   // of frameworks, that wait for their answers
-  uint32_t pooled_connections = 256;     // idle ones to the engine, a thread
-  int64_t head_ms = 10'000;              // haproxy's `timeout http-request`; for the whole head
+  // Above any engine's own queue. One that is split into n counts as n: each has a connection to the
+  // engine.
+  uint32_t live_requests = 8'192;
+  uint32_t held_requests = 8'192;     // waiting at HELD rows
+  uint32_t calls = 64;                // of frameworks, that wait for their answers
+  uint32_t pooled_connections = 256;  // idle ones to the engine, a thread
+  int64_t head_ms = 10'000;           // haproxy's `timeout http-request`; for the whole head
   int64_t body_ms = 30'000;
   int64_t keep_alive_ms = 75'000;    // nginx's default
   int64_t client_write_ms = 60'000;  // a reader that takes nothing for so long has left

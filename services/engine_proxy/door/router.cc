@@ -45,19 +45,22 @@ Resolution WaitForAll(Held away, std::set<AdapterName> adapters, uint32_t slots)
 }  // namespace
 
 Admission::Admission(Admission&& other) noexcept
-    : router_(std::exchange(other.router_, nullptr)), counted_(std::move(other.counted_)) {}
+    : router_(std::exchange(other.router_, nullptr)),
+      counted_(std::move(other.counted_)),
+      connections_(other.connections_) {}
 
 Admission& Admission::operator=(Admission&& other) noexcept {
   if (this != &other) {
     Release();
     router_ = std::exchange(other.router_, nullptr);
     counted_ = std::move(other.counted_);
+    connections_ = other.connections_;
   }
   return *this;
 }
 
 void Admission::Release() {
-  if (Router* router = std::exchange(router_, nullptr)) router->Release(counted_);
+  if (Router* router = std::exchange(router_, nullptr)) router->Release(*this);
 }
 
 Demand::Demand(Demand&& other) noexcept
@@ -77,8 +80,8 @@ void Demand::Release() {
   if (Router* router = std::exchange(router_, nullptr)) router->EndWait(adapters_);
 }
 
-Router::Router(uint32_t max_live, std::function<void()> on_change)
-    : max_live_(max_live),
+Router::Router(uint32_t max_connections, std::function<void()> on_change)
+    : max_connections_(max_connections),
       on_change_(std::move(on_change)),
       table_(std::make_shared<const proxy::DoorTable>()),
       newest_(table_.get()) {}
@@ -147,11 +150,13 @@ Resolution Router::Resolve(const Ask& ask) {
     resolved.push_back(std::move(one));
   }
   if (away.has_value()) return WaitForAll(*std::move(away), std::move(on_demand), table_->slots);
-  if (live_ >= max_live_) {
+  if (connections_ + ask.connections > max_connections_) {
     return Refused{429, "DOOR_FULL",
-                   std::to_string(live_) + " requests are running, which is this door's limit", 1};
+                   std::to_string(connections_) + " requests run at the engine, and " +
+                       std::to_string(ask.connections) + " more would be above this door's limit",
+                   1};
   }
-  return Admit(std::move(counted), std::move(resolved));
+  return Admit(std::move(counted), std::move(resolved), ask.connections);
 }
 
 std::variant<Resolved, Held, Refused> Router::ResolveOne(
@@ -171,8 +176,10 @@ Admission::Requests& Router::Count(Admission::Counted& counted, const EngineName
   return it != counted.end() ? it->second : counted.emplace_back(of, Admission::Requests{}).second;
 }
 
-Admitted Router::Admit(Admission::Counted counted, std::vector<Resolved> resolved) {
+Admitted Router::Admit(Admission::Counted counted, std::vector<Resolved> resolved,
+                       uint32_t connections) {
   ++live_;
+  connections_ += connections;
   for (const auto& [of, requests] : counted) {
     of->second.all += requests.all;
     of->second.by_name += requests.by_name;
@@ -180,7 +187,7 @@ Admitted Router::Admit(Admission::Counted counted, std::vector<Resolved> resolve
   for (const Resolved& one : resolved) {
     if (one.on_demand) last_admitted_[one.name] = ++last_admission_;
   }
-  return {Admission(this, std::move(counted)), std::move(resolved)};
+  return {Admission(this, std::move(counted), connections), std::move(resolved)};
 }
 
 Counts Router::Snapshot() const {
@@ -202,15 +209,16 @@ Counts Router::Snapshot() const {
   return counts;
 }
 
-void Router::Release(const Admission::Counted& counted) {
+void Router::Release(const Admission& admission) {
   bool quiet = false;
   {
     MutexLock lock(mutex_);
     LORRY_CHECK(live_ > 0);
     --live_;
+    connections_ -= admission.connections_;
     // Whoever has it shut waits for its last request.
     quiet = live_ == 0 && (table_->asleep || table_->updating);
-    for (const auto& [of, ended] : counted) {
+    for (const auto& [of, ended] : admission.counted_) {
       auto& [name, requests] = *of;
       LORRY_CHECK(requests.all >= ended.all && requests.by_name >= ended.by_name);
       requests.all -= ended.all;

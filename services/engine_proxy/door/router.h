@@ -47,9 +47,11 @@ class Admission {
 
  private:
   friend class Router;
-  Admission(Router* router, Counted counted) : router_(router), counted_(std::move(counted)) {}
+  Admission(Router* router, Counted counted, uint32_t connections)
+      : router_(router), counted_(std::move(counted)), connections_(connections) {}
   Router* router_ = nullptr;
   Counted counted_;  // in the router; distinct; the empty name is the base model
+  uint32_t connections_ = 0;
 };
 
 // A request that waits until adapters are loaded, all of them at once, while this lives. Move-only.
@@ -107,6 +109,7 @@ struct Ask {
   References adapters;  // one a reference; empty text: none was named
   std::optional<MinVersion> min_version;
   uint32_t requests_each = 1;  // at the engine, for each reference
+  uint32_t connections = 1;    // to the engine
   // As the body spells the engine's base model, where it names that and no adapter.
   std::string base_model = {};
   bool needs_no_token = false;  // and is answered while the engine is paused
@@ -156,7 +159,8 @@ class Router {
   // unloaded has no request left, as no row and no alias routes to it or it is loaded on demand; a
   // version that a row leaves has none left that asked for `latest`; nothing has while the table
   // admits nothing; requests begin to wait for an adapter, or none does any more.
-  Router(uint32_t max_live, std::function<void()> on_change);
+  // At most `max_connections` are used at once.
+  Router(uint32_t max_connections, std::function<void()> on_change);
 
   void SetTable(proxy::DoorTable table) LORRY_EXCLUDES(mutex_);
   std::shared_ptr<const proxy::DoorTable> table() const LORRY_EXCLUDES(mutex_);
@@ -176,16 +180,17 @@ class Router {
     uint32_t count = 0;
     uint64_t since = 0;  // counts adapters that began to be waited for
   };
-  void Release(const Admission::Counted& counted) LORRY_EXCLUDES(mutex_);
+  void Release(const Admission& admission) LORRY_EXCLUDES(mutex_);
   void EndWait(const std::set<AdapterName>& adapters) LORRY_EXCLUDES(mutex_);
   std::variant<Resolved, Held, Refused> ResolveOne(const std::string& reference,
                                                    const std::optional<MinVersion>& min_version)
       LORRY_REQUIRES(mutex_);
   Admission::Requests& Count(Admission::Counted& counted, const EngineName& name)
       LORRY_REQUIRES(mutex_);
-  Admitted Admit(Admission::Counted counted, std::vector<Resolved> resolved) LORRY_REQUIRES(mutex_);
+  Admitted Admit(Admission::Counted counted, std::vector<Resolved> resolved, uint32_t connections)
+      LORRY_REQUIRES(mutex_);
 
-  const uint32_t max_live_;
+  const uint32_t max_connections_;
   const std::function<void()> on_change_;
   mutable Mutex mutex_;
   std::shared_ptr<const proxy::DoorTable> table_ LORRY_GUARDED_BY(mutex_);
@@ -195,6 +200,7 @@ class Router {
   // Names whose last request has ended stay until the next table.
   Admission::InFlight in_flight_ LORRY_GUARDED_BY(mutex_);
   uint32_t live_ LORRY_GUARDED_BY(mutex_) = 0;
+  uint32_t connections_ LORRY_GUARDED_BY(mutex_) = 0;
   std::map<AdapterName, Waiters> waiting_ LORRY_GUARDED_BY(mutex_);
   std::map<EngineName, uint64_t> last_admitted_ LORRY_GUARDED_BY(mutex_);
   uint64_t last_wait_ LORRY_GUARDED_BY(mutex_) = 0;

@@ -117,6 +117,7 @@ Ask AskOf(const Exchange& x) {
   return {.adapters = x.asks.adapters,
           .min_version = x.min_version,
           .requests_each = x.asks.engine_requests / references,
+          .connections = static_cast<uint32_t>(x.asks.n),
           .base_model = x.asks.base_model,
           .needs_no_token = x.route.shape == BodyShape::kTokens};
 }

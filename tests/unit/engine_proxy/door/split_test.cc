@@ -71,6 +71,24 @@ TEST_F(DoorTest, SplitsABatch) {
   EXPECT_EQ(asked, 2);
 }
 
+// Each has a connection to the engine, of which other clients need some, and the proxy itself.
+TEST_F(DoorTest, ARequestOfManySamplesCountsAsMany) {
+  options_.limits.live_requests = 3;
+  StartBefore([](const Message&, Wire& wire) {
+    return wire.Send(JsonReply(R"({"choices":[{"index":0}]})"));
+  });
+  const auto ask = [&](int n) {
+    return Ask(Post("/v1/completions", R"({"model":"policy","n":)" + std::to_string(n) + "}"));
+  };
+  EXPECT_EQ(ask(4).status(), 429);
+  EXPECT_EQ(ask(4).Get("X-Lorry-Reason"), "DOOR_FULL");
+  EXPECT_TRUE(engine_->requests().empty());
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(ask(3).status(), 200) << "nothing is left of those before";
+    EXPECT_TRUE(BecomesQuiet());
+  }
+}
+
 TEST_F(DoorTest, BoundsTheSamplesOfOneRequest) {
   StartBefore([](const Message&, Wire& wire) { return wire.Send(JsonReply("{}")); });
   EXPECT_EQ(Ask(Post("/v1/completions", R"({"model":"policy","prompt":"a","n":65})"))
