@@ -74,8 +74,12 @@ def _gathered(model: Any) -> dict[str, Any]:
 
         whole = deepspeed.zero.GatheredParameters(list(named.values()))
     with whole:
-        return {name.replace(".default", ""): (p.full_tensor() if hasattr(p, "full_tensor") else p).detach().clone().contiguous()
-                for name, p in named.items()}
+        return {name.replace(".default", "").replace("_checkpoint_wrapped_module.", ""): _whole(p) for name, p in named.items()}
+
+
+def _whole(parameter: Any) -> Any:
+    value = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
+    return value.detach().clone().contiguous()
 
 
 def run_ranks(job: Callable[[int, pathlib.Path], Any], kind: str, environment: Mapping[str, str], folder: pathlib.Path) -> list[Any]:

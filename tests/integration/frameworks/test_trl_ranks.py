@@ -25,7 +25,8 @@ def world(bin_dir, tiny, tmp_path_factory):
 def environment(world, tiny, tmp_path):
     addresses = world.fleet.addresses()
     return {"DOOR": world.fleet.door("vllm"), "MODEL": str(tiny / "model"), "OUTPUT": str(tmp_path / "out"), "STEPS": str(STEPS),
-            "LORRY_STORE": addresses["store"], "LORRY_ORCHESTRATOR": addresses["orchestrator"], "OMP_NUM_THREADS": "1"}
+            "LORRY_STORE": addresses["store"], "LORRY_ORCHESTRATOR": addresses["orchestrator"], "OMP_NUM_THREADS": "1",
+            "FSDP_ACTIVATION_CHECKPOINTING": "true"}
 
 
 @pytest.mark.parametrize("kind", PARTS)
