@@ -191,15 +191,18 @@ void HandleSessionOpened(Core& core, SessionOpened event) {
   if (is_certain && RemembersMore(core, event)) {
     LoseRecords(core);
   } else if (is_certain && event.observed.term > core.meta.term) {
-    // Among the reigns of one fleet the incarnation rises by an adoption alone.
-    const bool is_anothers = event.observed.term.incarnation > core.meta.term.incarnation;
-    EndIt(core, event.session, "TERM_FENCED",
-          absl::StrCat("member ", event.member.value, " follows term ",
-                       ToString(event.observed.term), ", this is ", ToString(core.meta.term),
-                       is_anothers ? "; its journal is of another fleet: remove the proxy's data "
-                                     "directory and restart it, unless this fleet has been adopted "
-                                     "by another orchestrator, which it should attach to then"
-                                   : "; attach to the current leader"));
+    // The incarnation rises by an adoption alone, which these records know nothing of.
+    const bool is_strange = event.observed.term.incarnation > core.meta.term.incarnation;
+    EndIt(
+        core, event.session, "TERM_FENCED",
+        absl::StrCat("member ", event.member.value, " follows term ", ToString(event.observed.term),
+                     ", this is ", ToString(core.meta.term),
+                     is_strange ? ": these records are older than an adoption of this fleet "
+                                  "(attach to the orchestrator that adopted it, or see Restore in "
+                                  "docs/OPERATIONS.md, which needs the proxy's journal), or its "
+                                  "journal is of another fleet (then remove the proxy's data "
+                                  "directory and restart it)"
+                                : "; attach to the current leader"));
     return;
   }
   Member& member = core.members[event.member];

@@ -122,6 +122,7 @@ bool StoreLink::HasComeTo(const CatchUp::Mark& mark) const {
 }
 
 std::string StoreLink::WhyNotHeld() const {
+  if (!connected()) return "the store is away";  // what it said before may be mended by now
   const std::string refused = not_held_.why();
   return refused.empty() && cut_ ? kTooMany : refused;
 }

@@ -379,7 +379,9 @@ TEST(Roster, AProxyOfALaterReignIsRefused) {
     return std::string(fleet.ended_.back().status.message());
   };
   EXPECT_THAT(refused(Term{1, 9}), testing::EndsWith("; attach to the current leader"));
-  EXPECT_THAT(refused(Term{9, 1}), testing::HasSubstr("remove the proxy's data directory"));
+  EXPECT_THAT(refused(Term{9, 1}),
+              testing::AllOf(testing::HasSubstr("see Restore"),
+                             testing::HasSubstr("of another fleet (then remove the proxy's data")));
 }
 
 }  // namespace

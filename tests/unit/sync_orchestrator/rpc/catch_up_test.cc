@@ -238,6 +238,9 @@ TEST_F(CatchUpTest, StatusSaysWhyTheStoreDoesNotHoldAVersion) {
     });
   };
   EXPECT_TRUE(shows("TOO_MANY_HOLDS: at most 5000 may be"));
+  store_.Take(false);
+  store_.End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "away"));
+  EXPECT_TRUE(shows("the store is away"));
 }
 
 }  // namespace
