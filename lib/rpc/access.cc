@@ -173,9 +173,8 @@ absl::Status Access::Reload() {
   for (const auto& [hash, caller] : callers_) {
     if (caller.name != NameOfUnnamed(hash) || !caller.roles.Has(Role::kPublisher)) continue;
     spdlog::warn(
-        "{}: a publisher's line has no name: its runs belong to {}, and end when a line replaces "
-        "it "
-        "that does not bear that name",
+        "{}: a publisher's line has no name: its runs belong to {}, and end when a line of another "
+        "name replaces it",
         tokens_file_, caller.name);
   }
   return absl::OkStatus();
