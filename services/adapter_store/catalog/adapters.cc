@@ -132,9 +132,9 @@ absl::StatusOr<DeletedAdapter> Catalog::DeleteAdapter(const AdapterName& name, b
         ++now.versions;
         now.bytes += version.image_bytes;
       }
-      LORRY_ASSIGN_OR_RETURN(const size_t forgotten,
-                             ForgetSome(draft, name, kDeletedAtOnce - some.size()));
-      done = some.size() + forgotten < kDeletedAtOnce;
+      if (!some.empty()) return absl::OkStatus();  // each leaves a tombstone, which goes next
+      LORRY_ASSIGN_OR_RETURN(const size_t forgotten, ForgetSome(draft, name, kDeletedAtOnce));
+      done = forgotten < kDeletedAtOnce;
       return done ? Forget(draft, news, adapter) : absl::OkStatus();
     }));
     all.versions += now.versions;
@@ -169,8 +169,8 @@ absl::Status Catalog::CheckDeletable(const Adapter& adapter, bool with_versions)
 // What grows with each publish and run: how many entries of it go now.
 absl::StatusOr<size_t> Catalog::ForgetSome(Draft& draft, const AdapterName& name, size_t limit) {
   size_t forgotten = 0;
-  for (const std::string& prefix :
-       {keys::AttemptsOf(name), keys::RequestsOf(name), keys::RunsOf(name)}) {
+  for (const std::string& prefix : {keys::AttemptsOf(name), keys::TombstonesOf(name),
+                                    keys::RequestsOf(name), keys::RunsOf(name)}) {
     if (forgotten == limit) break;
     LORRY_ASSIGN_OR_RETURN(
         const std::vector<kv::Entry> some,

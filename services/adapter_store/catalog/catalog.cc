@@ -221,8 +221,9 @@ absl::Status Catalog::ProveWritable() {
   });
 }
 
-// Nobody publishes in an earlier run any more.
-absl::Status Catalog::ListStaleAttempts(std::vector<std::string>& forget) {
+// Nobody publishes in an earlier run any more, and who does is refused before either of these is
+// looked at. A tombstone stays a while for the repeat of the delete that made it.
+absl::Status Catalog::ListOfEarlierRuns(int64_t old, std::vector<std::string>& forget) {
   LORRY_ASSIGN_OR_RETURN(const std::vector<Adapter> adapters,
                          ListRecords<Adapter>(store_, keys::kAdapters));
   for (const Adapter& adapter : adapters) {
@@ -235,6 +236,13 @@ absl::Status Catalog::ListStaleAttempts(std::vector<std::string>& forget) {
                                     forget.push_back(mark.key);
                                     return true;
                                   }));
+    LORRY_RETURN_IF_ERROR(
+        ForEach(store_, keys::TombstonesOf(adapter.name), keys::OfTombstone(newest),
+                [&](const kv::Entry& entry) -> absl::StatusOr<bool> {
+                  LORRY_ASSIGN_OR_RETURN(const Tombstone gone, Decode<Tombstone>(entry.value));
+                  if (gone.deleted_at_ms <= old) forget.push_back(entry.key);
+                  return true;
+                }));
   }
   return absl::OkStatus();
 }
@@ -247,7 +255,7 @@ absl::Status Catalog::Tidy() {
   for (const Upload& upload : ended) {
     if (upload.ended_at_ms <= old) forget.push_back(keys::OfEndedUpload(upload.id));
   }
-  LORRY_RETURN_IF_ERROR(ListStaleAttempts(forget));
+  LORRY_RETURN_IF_ERROR(ListOfEarlierRuns(old, forget));
   bool more = true;
   while (more) {
     LORRY_RETURN_IF_ERROR(Transact([&](Draft& draft, News&) -> absl::Status {

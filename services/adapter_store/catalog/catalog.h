@@ -247,7 +247,7 @@ class Catalog {
   absl::Status NoSuchAdapter(const AdapterName& name);
   absl::Status NoSuchVersion(const VersionKey& key);
 
-  absl::Status ListStaleAttempts(std::vector<std::string>& forget);
+  absl::Status ListOfEarlierRuns(int64_t old, std::vector<std::string>& forget);
   absl::Status FenceRun(Draft& draft, News& news, const AdapterName& adapter, RunId opened);
   absl::Status End(Draft& draft, News& news, Upload upload, const absl::Status& why);
   absl::Status EndUploadsOf(Draft& draft, News& news, const AdapterName& adapter,

@@ -46,6 +46,9 @@ std::string VersionsOf(const AdapterName& adapter, RunId run) {
 }
 std::string OfVersion(const VersionKey& key) { return absl::StrCat(kVersions, Path(key)); }
 std::string OfTombstone(const VersionKey& key) { return absl::StrCat("tombstone/", Path(key)); }
+std::string TombstonesOf(const AdapterName& adapter) {
+  return absl::StrCat("tombstone/", adapter.value, "/");
+}
 std::string OfAttempt(const VersionKey& key) { return absl::StrCat("attempt/", Path(key)); }
 std::string AttemptsOf(const AdapterName& adapter) {
   return absl::StrCat("attempt/", adapter.value, "/");

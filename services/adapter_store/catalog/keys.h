@@ -45,6 +45,7 @@ std::string VersionsOf(const AdapterName& adapter);             // prefix
 std::string VersionsOf(const AdapterName& adapter, RunId run);  // prefix
 std::string OfVersion(const VersionKey& key);
 std::string OfTombstone(const VersionKey& key);
+std::string TombstonesOf(const AdapterName& adapter);  // prefix
 std::string OfAttempt(const VersionKey& key);
 std::string AliasesOf(const AdapterName& adapter);  // prefix
 std::string OfAlias(const AdapterName& adapter, const AliasName& alias);

@@ -109,6 +109,29 @@ TEST_F(LimitsTest, ALogOfManyPagesIsReadAndTidiedWhole) {
   EXPECT_EQ(kv::ListAll(*kv_, keys::kLog)->size(), 2u);
 }
 
+TEST_F(LimitsTest, TombstonesOfEarlierRunsGo) {
+  for (const uint64_t number : {1, 2}) ASSERT_THAT(Publish(number), IsOk());
+  ASSERT_THAT(catalog_->DeleteVersion(Key(1)), IsOk());
+  OpenRun();
+  ASSERT_THAT(Publish(3), IsOk());
+  ASSERT_THAT(catalog_->DeleteVersion(Key(3)), IsOk());
+  ASSERT_THAT(catalog_->Tidy(), IsOk());
+  EXPECT_THAT(catalog_->DeleteVersion(Key(1, 1)), IsOk()) << "a call that is repeated";
+  now_ms_ += options_.dead_upload_kept_ms;
+  ASSERT_THAT(catalog_->Tidy(), IsOk());
+  EXPECT_EQ(kv::ListAll(*kv_, "tombstone/")->size(), 1u);
+  EXPECT_THAT(Begin(3), IsError("VERSION_CONFLICT"));
+  run_ = 1;
+  EXPECT_THAT(Begin(1), IsError("RUN_FENCED"));
+}
+
+TEST_F(LimitsTest, ADeletedAdapterLeavesNoTombstone) {
+  for (const uint64_t number : {1, 2}) ASSERT_THAT(Publish(number), IsOk());
+  ASSERT_THAT(catalog_->DeleteVersion(Key(1)), IsOk());
+  EXPECT_EQ(catalog_->DeleteAdapter(policy_, true)->versions, 1u);
+  EXPECT_THAT(*kv::ListAll(*kv_, "tombstone/"), IsEmpty());
+}
+
 TEST_F(LimitsTest, ItSaysThatItCanWrite) {
   ASSERT_THAT(catalog_->ProveWritable(), IsOk());
   EXPECT_EQ((*kv_->Get(keys::kProof))->value, absl::StrCat(now_ms_));
