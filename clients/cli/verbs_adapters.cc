@@ -17,6 +17,9 @@
 namespace lorry::cli {
 namespace {
 
+// For a look that nothing depends on.
+constexpr int64_t kLookTimeoutMs = 1'000;
+
 int64_t NowMs() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
@@ -123,12 +126,15 @@ absl::StatusOr<store::v1::Adapter> Adjusted(client::Client& client, const std::s
 }
 
 // A pool may be named before its first engine comes, so that a misspelt one is no error. The
-// orchestrator need not be reached to set a policy.
-void WarnOfEmptyPools(const Context& context, client::Client& client,
-                      const common::v1::AdapterPolicy& policy) {
+// orchestrator need not be reached to set a policy, and is not waited for.
+void WarnOfEmptyPools(const Context& context, const common::v1::AdapterPolicy& policy) {
   const auto pools = rpc::PolicyFromProto(policy);
   if (!pools.ok() || context.orchestrator().empty()) return;
-  const auto status = client.Status();
+  client::ConnectOptions options = context.Reached();
+  options.call_timeout_ms = kLookTimeoutMs;
+  const auto client = client::Client::Connect(options);
+  if (!client.ok()) return;
+  const auto status = (*client)->Status();
   if (!status.ok()) return;
   for (const auto& [pool, source] : pools->pools) {
     const std::string why = WhyNoEngine(*status, pool.value);
@@ -140,9 +146,9 @@ absl::StatusOr<int> Policy(Context& context, const Arguments& arguments) {
   LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
   LORRY_ASSIGN_OR_RETURN(const store::v1::Adapter adapter,
                          Adjusted(*client, arguments.At(0), arguments.Texts("set")));
-  if (arguments.Has("set")) WarnOfEmptyPools(context, *client, adapter.policy());
   if (context.json()) {
     context.PrintJson(adapter.policy());
+    if (arguments.Has("set")) WarnOfEmptyPools(context, adapter.policy());
     return kOk;
   }
   LORRY_ASSIGN_OR_RETURN(const auto lines, DescribePolicy(adapter.policy()));
@@ -154,6 +160,7 @@ absl::StatusOr<int> Policy(Context& context, const Arguments& arguments) {
   }
   context.Print(absl::StrCat(adapter.name(), ", generation ", adapter.generation(), "\n"));
   context.Print(table);
+  if (arguments.Has("set")) WarnOfEmptyPools(context, adapter.policy());
   return kOk;
 }
 
@@ -166,12 +173,12 @@ absl::StatusOr<int> Create(Context& context, const Arguments& arguments) {
   // Generation 0: it must be new.
   LORRY_ASSIGN_OR_RETURN(const store::v1::Adapter adapter,
                          client->SetPolicy(arguments.At(0), policy, 0));
-  WarnOfEmptyPools(context, *client, policy);
   if (context.json()) {
     context.PrintJson(adapter);
   } else {
     context.Print(absl::StrCat(adapter.name(), " is created\n"));
   }
+  WarnOfEmptyPools(context, policy);
   return kOk;
 }
 

@@ -253,11 +253,11 @@ def test_a_late_retry_of_a_pin_changes_nothing(world, steps):
 
 
 def test_slots_that_the_policies_ask_for_are_told_with_the_arithmetic(world, steps, cli):
-    world.admin.set_policy(ADAPTER, {"keep": {"versions": 900}})
-    until(lambda: world.member("vllm")["slot_need"].get("needed") == 901, "the orchestrator heard of the policy")
-    assert "policy 900 kept + 1 next" in world.member("vllm")["slot_need"]["shortage"]
+    world.admin.set_policy(ADAPTER, {"keep": {"versions": 64}})
+    until(lambda: world.member("vllm")["slot_need"].get("needed") == 65, "the orchestrator heard of the policy")
+    assert "policy 64 kept + 1 next" in world.member("vllm")["slot_need"]["shortage"]
     _, out, _ = cli("status")
-    assert "901 are needed (policy 900 kept + 1 next + 0 aliased + 0 leased)" in out
+    assert "65 are needed (policy 64 kept + 1 next + 0 aliased + 0 leased)" in out
     assert "--max-cpu-loras" in out
     assert world.member("vllm")["slot_need"]["shortage"] in cli("doctor")[1]
     world.admin.set_policy(ADAPTER, {"keep": None})

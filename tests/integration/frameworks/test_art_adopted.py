@@ -131,6 +131,7 @@ def test_a_rollout_ends_on_its_step_while_that_is_young_enough(world, steps):
     asyncio.run(roll_out())
     assert world.admin.policy(ADAPTER)["keep"] == KEEP
     assert keep_policy(None) == {"keep": "all"}
+    assert keep_policy(80) == {"keep": 64}, "no pool remembers more"
 
 
 def test_a_step_that_is_registered_is_the_newest(world, steps, make_adapter):

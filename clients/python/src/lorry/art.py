@@ -25,6 +25,7 @@ from typing import Any
 
 from lorry.admin import Admin
 from lorry.errors import LorryError
+from lorry.policies import WINDOW_MAX
 from lorry.run import Run
 
 SERVING_TIMEOUT_S = 300.0
@@ -35,8 +36,8 @@ _LOOK_AGAIN_S = 0.2
 
 def keep_policy(max_steps_off_policy: int | None) -> Mapping[str, Any]:
     """The policy for what ART calls ``max_steps_off_policy``: a rollout, which asks by the step that it began with, finds it until it is so many
-    steps old; None means always."""
-    return {"keep": "all" if max_steps_off_policy is None else max_steps_off_policy + 1}
+    steps old, 63 at most, as a pool remembers its last 64 versions; None means as long as that."""
+    return {"keep": "all" if max_steps_off_policy is None else min(max_steps_off_policy + 1, WINDOW_MAX)}
 
 
 class Transport:

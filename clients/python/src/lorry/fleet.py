@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import fcntl
 import json
+import math
 import os
 import pathlib
 import select
@@ -139,6 +140,7 @@ def _start(
         if data_dir is None:  # in a directory that stays is what the next fleet believes of them
             stack.callback(leftovers.remove)
         command = [_program(program), *words, "--json", "--until-stdin-ends", f"--pool={pool}"]
+        command.append(f"--timeout={max(1, math.ceil(timeout_s))}s")  # of each program; all of them together have it here
         command.append(f"--data-dir={data_dir if data_dir is not None else scratch / 'data'}")
         command += [f"--engine={engine}" for engine in _each(engines)]
         command += [f"--proxy-flag={flag}" for flag in _each(proxy_flags)]
@@ -181,6 +183,7 @@ def _why_none(command: str, words: str, logs: pathlib.Path, late_s: float | None
     except (ValueError, LookupError, TypeError):  # it died without a word of its own
         return LorryError(f"`{command}` ended before it was ready; read the logs in {logs}: {words.strip()}", "SERVICE_ENDED", "ABORTED")
     remedy = "" if reason in ("USAGE", "SERVICE_ENDED") else remedy  # "lorry help up"; the message names the log
+    remedy = "read its log, or give it more time by timeout_s=" if reason == "SERVICE_NOT_READY" else remedy
     return LorryError(f"`{command}` did not start: {what}" + (f"; {remedy[0].lower()}{remedy[1:]}" if remedy else ""), reason, "ABORTED")
 
 

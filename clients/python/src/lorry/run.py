@@ -314,7 +314,7 @@ class Run:
             header=image.header,
             config_json=config_json,
             image_bytes=image.data.nbytes,
-            keep=keep,
+            keep=keep and (before is None or before.fingerprint == this.fingerprint),  # not what it is a conflict with
         )
         corrupt = 0
         for _ in range(TICKETS_MAX):
