@@ -88,7 +88,8 @@ Task<void> Client::LingeringClose() {
   }
 }
 
-void Client::ResetAtEnd() {
+void Client::BreakOff() {
+  if (!unframed_) return;
   ErrorCode ignored;
   link_.socket().set_option(asio::socket_base::linger(true, 0), ignored);
 }
@@ -102,6 +103,7 @@ void Client::BeginRequest() {
 void Client::EndRequest() {
   serving_ = false;
   watched_ = false;
+  unframed_ = false;
 }
 
 void Client::Look() {
@@ -119,6 +121,7 @@ void Client::Look() {
 
 void Client::Leave() {
   if (std::exchange(left_, true)) return;
+  BreakOff();
   Close();
   if (on_left_) on_left_();
 }

@@ -36,8 +36,11 @@ class Client : public std::enable_shared_from_this<Client> {
   // Ends the connection so that what was written last can still be read.
   Task<void> LingeringClose();
   void Close() { link_.Close(); }
-  // The connection will end in a reset: the reply breaks off, and has no framing that would show it.
-  void ResetAtEnd();
+  // What is written from here on ends with its connection, for a client that knows no chunks: until
+  // the request's end a connection that ends ends in a reset, as a FIN would make of it the whole.
+  void BeginUnframed() { unframed_ = true; }
+  // The reply breaks off: the end of the connection, which is to follow, has to show it.
+  void BreakOff();
   TimedSocket& link() { return link_; }
   const std::string& address() const { return address_; }
 
@@ -68,8 +71,9 @@ class Client : public std::enable_shared_from_this<Client> {
   uint64_t written_ = 0;
   bool serving_ = false;
   bool watched_ = false;
-  bool asked_ = false;    // it has sent a request
-  bool waiting_ = false;  // for the socket to become readable
+  bool unframed_ = false;  // a reply that ends with its connection has begun, and has not ended
+  bool asked_ = false;     // it has sent a request
+  bool waiting_ = false;   // for the socket to become readable
   bool left_ = false;
 };
 

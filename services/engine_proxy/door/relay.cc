@@ -25,6 +25,10 @@ struct Relay {
   // True while nothing of a long reply's body is here.
   bool SendsHeadFirst() const { return is_long && !head.empty() && !call.HasBuffered(); }
   void OnPiece(const UpstreamCall::Piece& piece);
+  // The client is about to be told something of the reply.
+  void OnWrite() {
+    if (!framed) x.client.BeginUnframed();
+  }
   // What goes out for `piece`, with the head before it and the framing around it.
   std::span<asio::const_buffer> Framed(const UpstreamCall::Piece& piece);
   // Why no more comes of the reply.
@@ -61,15 +65,16 @@ Task<CallResult> Relay::Start() {
 // Names that are restored change a reply's length: of a short one all is read before its head says
 // how long it is. A longer one goes out in chunks, as it comes.
 void Relay::OnHead() {
-  keep = x.KeepAlive();
   const auto length = call.content_length();
   const bool is_short = length.value_or(kOneWriteBytes + 1) <= kOneWriteBytes;
   if (x.live && IsEventStream(call.reply().Get("content-type"))) watch.emplace(x.live, 0);
   const bool may_lack_name = MayHaveLostName(x, call.reply().status());
   gathers = is_short && call.has_body() && (x.restorer || may_lack_name);
   is_long = !is_short && call.has_body();
-  if (!gathers) BeginReply(x.restorer ? std::nullopt : length);
-  framed = gathers || chunked || !call.has_body() || length.has_value();
+  const std::optional<uint64_t> told = x.restorer ? std::nullopt : length;
+  framed = gathers || x.head.http11 || !call.has_body() || told.has_value();
+  keep = framed && x.KeepAlive();
+  if (!gathers) BeginReply(told);
 }
 
 void Relay::BeginReply(std::optional<uint64_t> length) {
@@ -125,7 +130,7 @@ Task<void> Relay::BreakOff(CallResult why) {
   } else if (x.record.reason.empty() && !x.client.left()) {
     x.record.reason = WhyNoReply(why).reason;
   }
-  if (told && !framed) x.client.ResetAtEnd();
+  if (told) x.client.BreakOff();
   if (why == CallResult::kSilent && x.live) x.client.Leave();
 }
 
@@ -154,6 +159,7 @@ Task<bool> RelayRequest(Exchange& x) {
     std::optional<UpstreamCall::Piece> piece = relay.call.Next();
     if (!piece) {
       if (relay.SendsHeadFirst()) {
+        relay.OnWrite();
         co_await x.client.Write(relay.head);
         relay.head.clear();
       }
@@ -172,6 +178,7 @@ Task<bool> RelayRequest(Exchange& x) {
       Refused why = NameLost();
       co_return co_await Refuse(x, std::move(why));
     }
+    relay.OnWrite();
     std::span<asio::const_buffer> left = relay.Framed(*piece);
     bool written = x.client.WriteNow(&left);
     if (written && !left.empty()) written = co_await x.client.WriteRest(left);
@@ -181,7 +188,7 @@ Task<bool> RelayRequest(Exchange& x) {
     if (piece->end) break;
   }
   relay.call.Finish();
-  co_return !x.client.left() && relay.keep && relay.framed;
+  co_return !x.client.left() && relay.keep;
 }
 
 }  // namespace lorry::door

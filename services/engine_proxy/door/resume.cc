@@ -115,7 +115,7 @@ Task<void> ResumedRequest::BreakOff(Refused why) {
   x_.head.keep_alive = false;
   if (stream_.told()) {  // too late for an error: the client sees that its reply is cut off
     x_.record.reason = std::move(why.reason);
-    co_return stream_.BreakOff();
+    co_return x_.client.Leave();
   }
   co_await Refuse(x_, std::move(why));
   x_.client.Leave();

@@ -148,7 +148,7 @@ Task<bool> SplitStream::WriteReply() {
   if (x_.client.left()) co_return false;
   if (reply_.told()) {  // in the middle of the framing: the client sees that it is cut
     x_.record.reason = failed_->reason;
-    reply_.BreakOff();
+    x_.client.Leave();
     co_return false;
   }
   if (left_ > 0) x_.head.keep_alive = false;

@@ -16,16 +16,15 @@ void StreamedReply::Begin(const UpstreamCall& call) {
   chunked_ = AppendReplyHead(x_, call, keep_, std::nullopt, &head_);
 }
 
-void StreamedReply::BreakOff() {
-  if (!chunked_) x_.client.ResetAtEnd();
-  x_.client.Leave();
-}
-
 Task<bool> StreamedReply::Write(std::string text, bool last) {
   x_.record.status = 200;
   std::string framing = std::exchange(head_, {});
   std::string_view end;
-  if (chunked_) end = AppendChunk(text.size(), last, &framing);
+  if (chunked_) {
+    end = AppendChunk(text.size(), last, &framing);
+  } else {
+    x_.client.BeginUnframed();
+  }
   std::array<asio::const_buffer, 3> out = {asio::buffer(framing), asio::buffer(text),
                                            asio::buffer(end)};
   std::span<asio::const_buffer> left = out;

@@ -20,8 +20,6 @@ class StreamedReply {
   bool begun() const { return begun_; }
   // The client has the head, so that nothing can be said any more but what the engine streams.
   bool told() const { return begun_ && head_.empty(); }
-  // What was told is all that comes, and not the whole: the end of the connection must show it.
-  void BreakOff();
   // After Begin. Once `last` is written, it tells whether the client's connection may carry another
   // request; before that, whether the client is still there.
   Task<bool> Write(std::string text, bool last);

@@ -261,6 +261,11 @@ TEST_F(EngineSideTest, CutsTheConnectionWhereTheHeadWasSent) {
   EXPECT_TRUE(IsNoted("ENGINE_BROKE_OFF"));
 }
 
+std::string Http10(const std::string& body, const std::string& fields = "") {
+  return "POST /generate HTTP/1.0\r\nContent-Length: " + std::to_string(body.size()) + "\r\n" +
+         fields + "\r\n" + body;
+}
+
 // HTTP/1.0 has no chunks: where a reply ends by its connection's end, a FIN would make it a whole one.
 TEST_F(EngineSideTest, AnHttp10ClientSeesThatAStreamIsCut) {
   std::unique_ptr<Gate> read;
@@ -275,14 +280,69 @@ TEST_F(EngineSideTest, AnHttp10ClientSeesThatAStreamIsCut) {
   for (const std::string& body : {std::string(kAskStream), of_two}) {
     read = std::make_unique<Gate>();
     Wire wire = Connect();
-    wire.Send("POST /generate HTTP/1.0\r\nContent-Length: " + std::to_string(body.size()) +
-              "\r\n\r\n" + body);
+    wire.Send(Http10(body));
     for (int i = 0; i < (body == of_two ? 2 : 1); ++i) wire.ReadUntil("\"a\"");
     wire.ReadUntil("\n\n");
     read->Open();
     char byte;
     EXPECT_EQ(::recv(wire.fd(), &byte, 1, 0), -1) << body;
     EXPECT_EQ(errno, ECONNRESET) << body;
+    EXPECT_TRUE(BecomesQuiet());
+  }
+}
+
+TEST_F(EngineSideTest, AnHttp10ClientSeesThatADrainCutsItsStream) {
+  const std::string of_two = R"({"lora_path":"policy","stream":true,"sampling_params":{"n":2}})";
+  for (const std::string& body : {std::string(kAskStream), of_two}) {
+    Gate aborted;
+    StartBefore([&](const Message& request, Wire& wire) {
+      if (request.path() == "/abort_request") {
+        aborted.Open();
+        return wire.Send(JsonReply(""));
+      }
+      wire.Send(StreamHead() + Chunk(R"(data: {"text":"a"})"
+                                     "\n\n"));
+      EXPECT_TRUE(aborted.Wait());
+      return wire.Send(Chunk("data: [DONE]\n\n") + Chunk(""));
+    });
+    Wire wire = Connect();
+    wire.Send(Http10(body));
+    for (int i = 0; i < (body == of_two ? 2 : 1); ++i) wire.ReadUntil("\"a\"");
+    wire.ReadUntil("\n\n");
+    door_->Drain(0);
+    char byte;
+    EXPECT_EQ(::recv(wire.fd(), &byte, 1, 0), -1) << body;
+    EXPECT_EQ(errno, ECONNRESET) << body;
+    engine_.reset();
+  }
+}
+
+// Names that are put back change its length, so that its head tells none.
+TEST_F(EngineSideTest, AnHttp10ClientSeesWhereALongReplyEnds) {
+  std::unique_ptr<Gate> read;
+  bool whole = false;
+  StartBefore([&](const Message&, Wire& wire) {
+    const std::string text = R"({"text":")" + std::string(19'980, 'x') + "the end";
+    wire.Send("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: " +
+              std::to_string(text.size() + 2) + "\r\n\r\n" + text);
+    EXPECT_TRUE(read->Wait());
+    return whole && wire.Send("\"}");
+  });
+  for (const bool is_whole : {false, true}) {
+    whole = is_whole;
+    read = std::make_unique<Gate>();
+    Wire wire = Connect();
+    wire.Send(Http10(R"({"lora_path":"policy","rid":"mine"})", "Connection: keep-alive\r\n"));
+    EXPECT_THAT(wire.ReadUntil("the end"), HasSubstr("Connection: close\r\n"));
+    read->Open();
+    if (whole) {
+      EXPECT_EQ(wire.ReadUntil("}"), "\"}");
+      EXPECT_TRUE(wire.AtEnd());
+    } else {
+      char byte;
+      EXPECT_EQ(::recv(wire.fd(), &byte, 1, 0), -1);
+      EXPECT_EQ(errno, ECONNRESET);
+    }
     EXPECT_TRUE(BecomesQuiet());
   }
 }
