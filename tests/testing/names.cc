@@ -4,6 +4,7 @@
 #include <netdb.h>
 
 #include <map>
+#include <set>
 #include <utility>
 
 #include "lib/base/mutex.h"
@@ -18,17 +19,20 @@ std::map<std::string, std::vector<std::string>>& Names() LORRY_REQUIRES(mutex) {
   return names;
 }
 
-std::map<std::string, int>& Lost() LORRY_REQUIRES(mutex) {
-  static auto& lost = *new std::map<std::string, int>();
+std::set<std::string>& Lost() LORRY_REQUIRES(mutex) {
+  static auto& lost = *new std::set<std::string>();
   return lost;
+}
+
+std::map<std::string, int>& Lookups() LORRY_REQUIRES(mutex) {
+  static auto& lookups = *new std::map<std::string, int>();
+  return lookups;
 }
 
 bool IsLost(const std::string& name) {
   MutexLock lock(mutex);
-  const auto found = Lost().find(name);
-  if (found == Lost().end()) return false;
-  ++found->second;
-  return true;
+  ++Lookups()[name];
+  return Lost().contains(name);
 }
 
 // Nothing where the name is none of the test's.
@@ -51,12 +55,13 @@ void SetName(const std::string& name, std::vector<std::string> addresses) {
 
 void LoseName(const std::string& name) {
   MutexLock lock(mutex);
-  Lost()[name] = 0;
+  Lost().insert(name);
+  Lookups()[name] = 0;
 }
 
 int LookupsOf(const std::string& name) {
   MutexLock lock(mutex);
-  return Lost().at(name);
+  return Lookups()[name];
 }
 
 }  // namespace lorry

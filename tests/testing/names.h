@@ -11,7 +11,7 @@ namespace lorry {
 void SetName(const std::string& name, std::vector<std::string> addresses);
 // The name server answers that there is no such name, and is heard out.
 void LoseName(const std::string& name);
-// How often it was asked for the name since it was lost.
+// How often it was asked for the name, since it was lost where it was.
 int LookupsOf(const std::string& name);
 
 }  // namespace lorry

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
+#include <exception>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
@@ -63,19 +63,24 @@ Task<CallResult> UpstreamPool::Connect(std::unique_ptr<UpstreamConnection>* out)
 
 void UpstreamPool::LookUpNow() {
   look_up_after_ms_ = 0;
+  look_again_ = looks_up_;
   LookUp();
 }
 
 void UpstreamPool::LookUp() {
   if (NowMs() < look_up_after_ms_ || std::exchange(looks_up_, true)) return;
-  asio::co_spawn(io_, FindEngine(), asio::detached);
+  // It throws where the resolver gets no thread.
+  asio::co_spawn(io_, FindEngine(), [this](const std::exception_ptr& thrown) {
+    looks_up_ = false;
+    if (thrown) spdlog::warn("there is no thread to look up {} with", options_.engine_host);
+    if (std::exchange(look_again_, false)) LookUpNow();
+  });
 }
 
 Task<void> UpstreamPool::FindEngine() {
   asio::ip::basic_resolver<Tcp, Executor> resolver(io_.get_executor());
   auto [error, found] = co_await resolver.async_resolve(
       options_.engine_host, std::to_string(options_.engine_port), kAwait);
-  looks_up_ = false;
   look_up_after_ms_ = NowMs() + kLookUpAgainMs;
   if (!error) {
     endpoints_.assign(found.begin(), found.end());

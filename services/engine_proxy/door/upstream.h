@@ -67,6 +67,7 @@ class UpstreamPool {
   const DoorOptions& options_;
   const DoorLimits& limits_;
   bool looks_up_ = false;
+  bool look_again_ = false;  // what is being looked up may be older than the last boot
   int64_t look_up_after_ms_ = 0;
   Endpoints endpoints_;                                    // the one that answered last comes first
   std::vector<std::unique_ptr<UpstreamConnection>> idle_;  // the last one used is at the end

@@ -51,7 +51,7 @@ class EngineSideTest : public DoorTest {
         [](const Message&, Wire& wire) { return wire.Send(JsonReply("{}")); });
     options_.engine_host = name;
     options_.engine_port = engine_->port();
-    options_.threads = 2;
+    options_.threads = 1;
     door_ = std::make_unique<Door>(options_);
     ASSERT_TRUE(door_->Start().ok());
     door_->SetTable(testing::PolicyTable().Make());
@@ -93,6 +93,18 @@ TEST_F(EngineSideTest, AnEngineThatIsNotReachedIsLookedUpAgain) {
   SetName("moved.test", {"127.0.0.1"});
   EXPECT_EQ(Ask(Post("/generate", kAsk)).Get("X-Lorry-Reason"), "ENGINE_UNREACHABLE");
   EXPECT_TRUE(Eventually([&] { return Ask(Post("/generate", kAsk)).status() == 200; }));
+}
+
+// What was asked for before the boot may be the address before it.
+TEST_F(EngineSideTest, ABootIsLookedUpAlsoWhereALookupIsUnderWay) {
+  StartWithoutBoot("boots.test");
+  const int before = LookupsOf("boots.test");
+  SetName("boots.test", {});
+  EXPECT_EQ(Ask(Post("/generate", kAsk)).Get("X-Lorry-Reason"), "ENGINE_UNREACHABLE");
+  door_->SetEngineFacts({.base_models = {"base"}});
+  EXPECT_EQ(Ask(Post("/generate", kAsk)).Get("X-Lorry-Reason"), "ENGINE_UNREACHABLE");
+  SetName("boots.test", {"127.0.0.2"});
+  EXPECT_TRUE(Eventually([&] { return LookupsOf("boots.test") == before + 2; }));
 }
 
 // Neither a request nor whoever tells of a boot.
