@@ -27,8 +27,9 @@ ABSL_FLAG(uint32_t, door_connections, kDefaults.connections,
           "most clients' connections; no more than half of the descriptors that the process may "
           "have");
 ABSL_FLAG(uint32_t, door_live_requests, kDefaults.live_requests,
-          "most requests at the engine at once, of which one that is split into n counts as n; no "
-          "more than half of the descriptors that the process may have");
+          "most requests at the engine at once, of which one that is split into n counts as n, and "
+          "which one request alone may exceed; no more than half of the descriptors that the "
+          "process may have");
 ABSL_FLAG(uint32_t, door_held_requests, kDefaults.held_requests,
           "most requests that wait for a sync to end");
 ABSL_FLAG(uint32_t, door_calls, kDefaults.calls,

@@ -1,5 +1,6 @@
 #include "services/engine_proxy/door/door.h"
 
+#include <spdlog/spdlog.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -58,10 +59,14 @@ DoorOptions WithinDescriptors(DoorOptions options) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return options;
   const rlim_t left = limit.rlim_cur - std::min(limit.rlim_cur / 2, kOtherDescriptors);
-  options.limits.connections =
-      static_cast<uint32_t>(std::min<rlim_t>(options.limits.connections, left / 2));
-  options.limits.live_requests =
-      static_cast<uint32_t>(std::min<rlim_t>(options.limits.live_requests, left / 2));
+  const auto cut = [&limit, most = left / 2](std::string_view flag, uint32_t& value) {
+    if (value <= most) return;
+    spdlog::warn("{} is {} and not {}: the process may have {} descriptors (ulimit -Hn)", flag,
+                 most, value, limit.rlim_cur);
+    value = static_cast<uint32_t>(most);
+  };
+  cut("--door-connections", options.limits.connections);
+  cut("--door-live-requests", options.limits.live_requests);
   return options;
 }
 

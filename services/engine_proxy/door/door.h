@@ -40,8 +40,8 @@ struct DoorLimits {
   size_t tensors_bytes = 512u << 20;
   size_t split_reply_bytes = 16u << 20;  // of one of n: logprobs of 32 k tokens are 4 MB
   uint32_t connections = 16'384;         // one descriptor each, and one at the engine
-  // Above any engine's own queue. One that is split into n counts as n: each has a connection to the
-  // engine.
+  // Above any engine's own queue. One that is split into n counts as n, and less as these end: each
+  // has a connection to the engine.
   uint32_t live_requests = 8'192;
   uint32_t held_requests = 8'192;     // waiting at HELD rows
   uint32_t calls = 64;                // of frameworks, that wait for their answers

@@ -59,6 +59,10 @@ Admission& Admission::operator=(Admission&& other) noexcept {
   return *this;
 }
 
+void Admission::EndConnection() {
+  if (router_ != nullptr) router_->EndConnection(*this);
+}
+
 void Admission::Release() {
   if (Router* router = std::exchange(router_, nullptr)) router->Release(*this);
 }
@@ -150,10 +154,14 @@ Resolution Router::Resolve(const Ask& ask) {
     resolved.push_back(std::move(one));
   }
   if (away.has_value()) return WaitForAll(*std::move(away), std::move(on_demand), table_->slots);
-  if (connections_ + ask.connections > max_connections_) {
+  // One that is above the limit by itself would come again for ever: it is let in alone.
+  if (connections_ > 0 && connections_ + ask.connections > max_connections_) {
     return Refused{429, "DOOR_FULL",
-                   std::to_string(connections_) + " requests run at the engine, and " +
-                       std::to_string(ask.connections) + " more would be above this door's limit",
+                   "requests have " + std::to_string(connections_) +
+                       " connections to the engine, and this one takes " +
+                       std::to_string(ask.connections) + " more; this door's limit is " +
+                       std::to_string(max_connections_) +
+                       " (--door-live-requests, or half of the process's descriptors)",
                    1};
   }
   return Admit(std::move(counted), std::move(resolved), ask.connections);
@@ -207,6 +215,13 @@ Counts Router::Snapshot() const {
     if (requests.by_name > 0) counts.by_name.emplace(name, requests.by_name);
   }
   return counts;
+}
+
+void Router::EndConnection(Admission& admission) {
+  MutexLock lock(mutex_);
+  LORRY_CHECK(admission.connections_ > 0);
+  --admission.connections_;
+  --connections_;
 }
 
 void Router::Release(const Admission& admission) {

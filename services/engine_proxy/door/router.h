@@ -43,6 +43,8 @@ class Admission {
   Admission& operator=(Admission&& other) noexcept;
   ~Admission() { Release(); }
   void Release();
+  // One of Ask::connections carries nothing of it any more, so that others may have it before its end.
+  void EndConnection();
   bool held() const { return router_ != nullptr; }
 
  private:
@@ -159,7 +161,7 @@ class Router {
   // unloaded has no request left, as no row and no alias routes to it or it is loaded on demand; a
   // version that a row leaves has none left that asked for `latest`; nothing has while the table
   // admits nothing; requests begin to wait for an adapter, or none does any more.
-  // At most `max_connections` are used at once.
+  // At most `max_connections` are used at once, or more of them by one request alone.
   Router(uint32_t max_connections, std::function<void()> on_change);
 
   void SetTable(proxy::DoorTable table) LORRY_EXCLUDES(mutex_);
@@ -180,6 +182,7 @@ class Router {
     uint32_t count = 0;
     uint64_t since = 0;  // counts adapters that began to be waited for
   };
+  void EndConnection(Admission& admission) LORRY_EXCLUDES(mutex_);
   void Release(const Admission& admission) LORRY_EXCLUDES(mutex_);
   void EndWait(const std::set<AdapterName>& adapters) LORRY_EXCLUDES(mutex_);
   std::variant<Resolved, Held, Refused> ResolveOne(const std::string& reference,

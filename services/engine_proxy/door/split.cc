@@ -60,6 +60,7 @@ Task<void> SplitCall::FetchOne(size_t sample) {
     changed_.cancel();  // the client need not wait for it, but it counts until its end
     co_await ReadToEnd(call);
   }
+  x_.admission.EndConnection();
   if (--left_ == 0) changed_.cancel();
 }
 

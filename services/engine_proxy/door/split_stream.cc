@@ -59,6 +59,7 @@ Task<void> SplitStream::ReadOne(size_t sample) {
   }
   if (result == CallResult::kOk) result = co_await ReadReply(call, sample);
   if (result != CallResult::kOk) Fail(WhyNoReply(result, call.Problem(result)));
+  x_.admission.EndConnection();
   --left_;
   changed_.cancel();
 }

@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "tests/testing/captured_log.h"
 #include "tests/testing/names.h"
 #include "tests/unit/engine_proxy/door/door_fixture.h"
 
@@ -457,6 +458,16 @@ TEST_F(EngineSideTest, AbortsAStreamThatFallsSilentOnSglang) {
   EXPECT_TRUE(wire.ReadAll().ends_with("data: 1\n\n\r\n")) << "and the connection is cut";
   EXPECT_TRUE(aborted.Wait());
   EXPECT_TRUE(BecomesQuiet());
+}
+
+TEST_F(EngineSideTest, SaysThatItsLimitsAreMoreThanTheProcessMayHave) {
+  const CapturedLog log;
+  options_.limits.connections = 1u << 31;
+  options_.limits.live_requests = 1u << 30;
+  StartBefore([](const Message&, Wire& wire) { return wire.Send(JsonReply("{}")); });
+  EXPECT_THAT(log.text(), HasSubstr("--door-connections is "));
+  EXPECT_THAT(log.text(), HasSubstr("--door-live-requests is "));
+  EXPECT_THAT(log.text(), HasSubstr("and not 1073741824"));
 }
 
 TEST_F(EngineSideTest, SaysThatItHasNoDescriptorForTheEngine) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <string>
@@ -74,17 +75,64 @@ TEST_F(DoorTest, SplitsABatch) {
 // Each has a connection to the engine, of which other clients need some, and the proxy itself.
 TEST_F(DoorTest, ARequestOfManySamplesCountsAsMany) {
   options_.limits.live_requests = 3;
-  StartBefore([](const Message&, Wire& wire) {
+  Gate ends;
+  StartBefore([&](const Message& request, Wire& wire) {
+    if (request.body.find("slow") != std::string::npos) {
+      EXPECT_TRUE(ends.Wait());
+    }
     return wire.Send(JsonReply(R"({"choices":[{"index":0}]})"));
   });
   const auto ask = [&](int n) {
     return Ask(Post("/v1/completions", R"({"model":"policy","n":)" + std::to_string(n) + "}"));
   };
-  EXPECT_EQ(ask(4).status(), 429);
-  EXPECT_EQ(ask(4).Get("X-Lorry-Reason"), "DOOR_FULL");
-  EXPECT_TRUE(engine_->requests().empty());
-  for (int i = 0; i < 2; ++i) {
-    EXPECT_EQ(ask(3).status(), 200) << "nothing is left of those before";
+  Wire slow = Connect();
+  slow.Send(Post("/v1/completions", R"({"model":"policy","prompt":"slow"})"));
+  ASSERT_TRUE(Eventually([&] { return engine_->requests().size() == 1; }));
+  for (const int n : {3, 4}) {
+    const Message full = ask(n);
+    EXPECT_EQ(full.status(), 429);
+    EXPECT_EQ(full.Get("X-Lorry-Reason"), "DOOR_FULL");
+    EXPECT_NE(full.body.find("limit is 3 (--door-live-requests"), std::string::npos) << full.body;
+  }
+  EXPECT_EQ(ask(2).status(), 200);
+  ends.Open();
+  EXPECT_EQ(ReadMessage(slow).status(), 200);
+  EXPECT_TRUE(BecomesQuiet());
+  for (const int n : {3, 4, 3}) {
+    EXPECT_EQ(ask(n).status(), 200)
+        << "alone it may have more, and nothing is left of those before";
+    EXPECT_TRUE(BecomesQuiet());
+  }
+}
+
+// The longest of a rollout may last many times as long as most of its samples.
+TEST_F(DoorTest, SamplesThatHaveEndedMakeRoom) {
+  options_.limits.live_requests = 3;
+  std::unique_ptr<Gate> ends;
+  std::atomic<int> asked;
+  StartBefore([&](const Message& request, Wire& wire) {
+    if (request.body.find("single") != std::string::npos) return wire.Send(JsonReply("{}"));
+    if (asked++ == 2) {
+      EXPECT_TRUE(ends->Wait());
+    }
+    const bool streams = request.body.find("\"stream\":true") != std::string::npos;
+    return wire.Send(streams ? StreamHead() + Chunk("data: {\"text\":\"\"}\n\n") +
+                                   Chunk("data: [DONE]\n\n") + Chunk("")
+                             : JsonReply(R"({"text":""})"));
+  });
+  for (const char* stream : {"false", "true"}) {
+    ends = std::make_unique<Gate>();
+    asked = 0;
+    Wire wire = Connect();
+    wire.Send(Post("/generate", R"({"lora_path":"policy","sampling_params":{"n":3},"stream":)" +
+                                    std::string(stream) + "}"));
+    ASSERT_TRUE(Eventually([&] { return asked == 3; }));
+    EXPECT_TRUE(Eventually([&] {
+      return Ask(Post("/generate", R"({"lora_path":"policy","text":"single"})")).status() == 200;
+    })) << stream;
+    EXPECT_EQ(InFlight(12), 3u) << "for unloads it counts as all of them, until its end";
+    ends->Open();
+    EXPECT_EQ(ReadMessage(wire).status(), 200);
     EXPECT_TRUE(BecomesQuiet());
   }
 }
