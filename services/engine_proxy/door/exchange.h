@@ -62,6 +62,7 @@ struct Exchange {
   ClientIds client_ids;
   std::shared_ptr<LiveRequest> live;  // SGLang, rewritten
   std::optional<ReplyRestorer> restorer;
+  bool aborts_all = false;      // SGLang: the requests of all clients, if the engine takes it
   bool tells_versions = false;  // in `meta_info.weight_version` of the reply
   std::string engine_id;        // vLLM: the X-Request-Id that it gets; empty: the client's own
   // Where policy asks for more than that it finishes: why it finishes all the same.

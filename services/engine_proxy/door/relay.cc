@@ -65,6 +65,7 @@ Task<CallResult> Relay::Start() {
 // Names that are restored change a reply's length: of a short one all is read before its head says
 // how long it is. A longer one goes out in chunks, as it comes.
 void Relay::OnHead() {
+  if (x.aborts_all && call.reply().status() == 200) ++x.shard.shared.aborts_taken;
   const auto length = call.content_length();
   const bool is_short = length.value_or(kOneWriteBytes + 1) <= kOneWriteBytes;
   if (x.live && IsEventStream(call.reply().Get("content-type"))) watch.emplace(x.live, 0);
@@ -135,6 +136,7 @@ Task<void> Relay::BreakOff(CallResult why) {
 }
 
 void Relay::OnClientLeft() {
+  if (x.aborts_all) ++x.shard.shared.aborts_taken;  // nobody hears whether
   if (!x.live) return call.Cancel();
   SpawnAbortOfAll(x);
 }

@@ -24,7 +24,7 @@ class ResumedRequest {
   ResumedRequest(Exchange& x, const ResumePlan& plan)
       : x_(x),
         plan_(plan),
-        aborts_of_all_(x.shard.shared.aborts_of_all),
+        aborts_taken_(x.shard.shared.aborts_taken),
         held_(x.shard.shared),
         stream_(x) {}
   // True when the client's connection may carry another request.
@@ -53,7 +53,7 @@ class ResumedRequest {
   absl::StatusOr<std::string> Take(std::string reply);
   // By its id, or all requests at once: that is no flip's abort.
   bool ClientAborted() const {
-    return x_.live->client_aborted() || x_.shard.shared.aborts_of_all != aborts_of_all_;
+    return x_.live->client_aborted() || x_.shard.shared.aborts_taken != aborts_taken_;
   }
   // False: nothing can go on.
   Task<bool> ResolveAnew();
@@ -65,8 +65,8 @@ class ResumedRequest {
 
   Exchange& x_;
   const ResumePlan plan_;
-  const uint64_t aborts_of_all_;  // before it began
-  BodyLease held_;                // by what is kept of the reply
+  const uint64_t aborts_taken_;  // before it began
+  BodyLease held_;               // by what is kept of the reply
   int parts_ = 1;
   Part part_;
   std::optional<PaddedBody> before_;  // all that the ended parts generated, as one reply

@@ -121,6 +121,7 @@ Task<bool> Session::ServeAbort(Exchange& x) {
     if (auto why = WhyNotAbortAll(x)) co_return co_await Refuse(x, *std::move(why));
     // What waits here ends before the engine judges the key.
     if (auto why = LacksKey(x)) co_return co_await Refuse(x, *std::move(why));
+    x.aborts_all = true;
     ++shard_.shared.aborts_of_all;
     shard_.shared.ask_held_again();
     client_.Watch();
@@ -158,6 +159,7 @@ Task<bool> Session::ServeLabel(Exchange& x) {
   }
   if (AsksFor(body, *fields, kAborts)) {
     if (auto why = WhyNotAbortAll(x)) co_return co_await Refuse(x, *std::move(why));
+    x.aborts_all = true;
   } else if (FindField(*fields, kAborts) == nullptr) {
     const size_t open = x.body.find('{');
     const JsonRange object{open, x.body.size() - open, JsonKind::kObject};

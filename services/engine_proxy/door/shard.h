@@ -52,8 +52,10 @@ struct Shared {
   std::atomic<bool> closed{false};  // it was told
   std::atomic<uint32_t> connections{0};
   std::atomic<uint32_t> held{0};
-  std::atomic<uint64_t> aborts_of_all{0};  // of SGLang, by clients
-  std::function<void()> ask_held_again;    // of all shards; set before the threads start
+  // Of SGLang, by clients: what waits here is over, and, where the engine took them, what runs there.
+  std::atomic<uint64_t> aborts_of_all{0};
+  std::atomic<uint64_t> aborts_taken{0};
+  std::function<void()> ask_held_again;  // of all shards; set before the threads start
   std::atomic<uint32_t> calls{0};
   std::atomic<size_t> body_bytes{0};
   std::atomic<size_t> tensors_bytes{0};   // of calls that carry tensors; not among the others

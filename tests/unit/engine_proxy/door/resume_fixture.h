@@ -36,8 +36,11 @@ class ResumeTest : public FlipTest {
   using Part = std::function<std::string(const std::string& rid)>;
   void Start(std::vector<Part> parts) {
     const auto script = [this, parts](const Message& request, Wire& wire) {
+      if (request.path() == "/update_weight_version") {
+        return wire.Send(JsonReply("{}", control_status_));
+      }
       if (request.path() == "/abort_request") {
-        wire.Send(JsonReply(""));
+        wire.Send(JsonReply("", control_status_));
         const std::lock_guard<std::mutex> lock(mutex_);
         aborted_ids_.push_back(After(request.body, "\"rid\":\""));
         if (!aborted_.empty()) aborted_.back()->Open();
@@ -82,6 +85,7 @@ class ResumeTest : public FlipTest {
       return answer(rid);
     };
   }
+  int control_status_ = 200;  // of what is no generation
   std::mutex mutex_;
   std::vector<std::string> asked_;
   std::vector<std::unique_ptr<Gate>> aborted_;

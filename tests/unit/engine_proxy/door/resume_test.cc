@@ -139,16 +139,39 @@ TEST_F(ResumeTest, WhatItsClientAbortedIsNotResumed) {
   EXPECT_EQ(asked_.size(), 1u);
 }
 
+const std::string& AbortAll() {
+  static const auto& text = *new std::string(Post("/abort_request", R"({"abort_all":true})"));
+  return text;
+}
+
 TEST_F(ResumeTest, WhatIsAbortedWithAllOthersIsNotResumed) {
   options_.on_call = [](EngineCall, CallTicket) {};
+  for (const std::string& call :
+       {AbortAll(),
+        Post("/update_weight_version", R"({"new_version":"2","abort_all_requests":true})")}) {
+    Start({[&](const auto& rid) {
+      Flip(12);
+      EXPECT_EQ(Ask(call).status(), 200);
+      return JsonReply(Said(rid, "7", 1, kAborted));
+    }});
+    const Message reply = Ask(Generation(false));
+    EXPECT_EQ(After(reply.body, "\"output_ids\":", ']'), "[7") << call;
+    EXPECT_EQ(asked_.size(), 1u);
+    Stop();
+    asked_.clear();
+  }
+}
+
+TEST_F(ResumeTest, WhatTheEngineDidNotAbortWithAllOthersIsResumed) {
+  options_.on_call = [](EngineCall, CallTicket) {};
+  control_status_ = 500;
   Start({[this](const auto& rid) {
-    Flip(12);
-    EXPECT_EQ(Ask(Post("/abort_request", R"({"abort_all":true})")).status(), 200);
-    return JsonReply(Said(rid, "7", 1, kAborted));
-  }});
-  const Message reply = Ask(Generation(false));
-  EXPECT_EQ(After(reply.body, "\"output_ids\":", ']'), "[7");
-  EXPECT_EQ(asked_.size(), 1u);
+           Flip(12);
+           EXPECT_EQ(Ask(AbortAll()).status(), 500);
+           return JsonReply(Said(rid, "7", 1, kAborted));
+         },
+         [](const auto& rid) { return JsonReply(Said(rid, "9", 1, kLength)); }});
+  EXPECT_EQ(After(Ask(Generation(false)).body, "\"output_ids\":", ']'), "[7,9");
 }
 
 TEST_F(ResumeTest, WhatDoesNotMeanTheSameAnewFinishesAndSaysWhy) {
