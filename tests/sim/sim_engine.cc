@@ -14,6 +14,7 @@ using proxy::Outcome;
 namespace {
 
 constexpr int64_t kLoadDeadlineMs = 60'000;  // the driver's own
+constexpr int64_t kBreaksAfterMs = 5;
 
 }  // namespace
 
@@ -156,6 +157,9 @@ void SimEngine::Load(const EngineName& name, const std::string& path, Done done)
     sim_.queue.In(10'000, [done] { done(Outcome::kUnknown, "LOAD_TIMEOUT"); });
     done = [](Outcome, std::string) {};
   }
+  const std::string call = absl::StrCat("breaks ", boot_.value, name.value, sim_.now());
+  if (IsOneIn(call, sim_.faults.broken_load))
+    sim_.queue.In(kBreaksAfterMs, [done] { done(Outcome::kBroken, "ENGINE_CONNECTION_BROKEN"); });
   CheckSlots(name);
   to_read_.insert(path);
   loading_.insert(name);

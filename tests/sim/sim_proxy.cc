@@ -411,8 +411,10 @@ void SimProxy::Do(const proxy::Load& effect) {
     return Later(1, proxy::LoadDone{effect.op, Outcome::kUnsent, "ENGINE_RESTARTED", ""});
   }
   engine_.Load(effect.name, effect.path,
-               [this, life = life_, op = effect.op](Outcome outcome, std::string reason) {
+               [this, life = life_, op = effect.op, boot = effect.boot](Outcome outcome,
+                                                                        std::string reason) {
                  if (life_ != life) return;
+                 if (outcome == Outcome::kBroken) BrokeOff(boot);
                  std::string words = outcome != Outcome::kOk ? engine_.Words(op) : "";
                  Post(proxy::LoadDone{op, outcome, reason, std::move(words)});
                });

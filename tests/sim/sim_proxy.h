@@ -192,6 +192,9 @@ class SimProxy {
   void NoteSleep(const proxy::Event& event);
   proxy::EngineSeen Look() const;
   void Told(proxy::EngineSeen seen);
+  void LookNow();
+  void LookOn();
+  void BrokeOff(const BootId& boot);
   void Do(const proxy::SetDoorTable& effect);
   void Do(const proxy::SendObserved& effect);
   void Do(const proxy::AnswerCall& effect);
@@ -220,10 +223,11 @@ class SimProxy {
   std::vector<std::unique_ptr<SimDoor>> doors_;
   std::set<proxy::OpId> cancelled_;
   BootId seen_boot_;
-  Tick looked_at_ = 0;      // the last look is told then
-  Tick load_shown_at_ = 0;  // by the engine, the last time
-  Tick stepped_at_ = 0;     // the machine, the last time
-  proxy::OpId passed_ = 0;  // the last PassCall whose answer this life was told
+  uint64_t looks_on_in_ = 0;  // the life that looks every second
+  Tick looked_at_ = 0;        // the last look is told then
+  Tick load_shown_at_ = 0;    // by the engine, the last time
+  Tick stepped_at_ = 0;       // the machine, the last time
+  proxy::OpId passed_ = 0;    // the last PassCall whose answer this life was told
   Tick blind_until_ = 0;
   std::optional<fleet::Observed> last_sent_;  // of this life
   uint64_t turns_ = 0;

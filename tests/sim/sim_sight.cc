@@ -14,15 +14,36 @@ constexpr int64_t kLookTakesMs = 500;
 
 void SimProxy::EngineChanged() {
   sim_.queue.In(sim_.Latency(kLookEveryMs), [this, life = life_] {
-    if (life_ != life || !alive() || sim_.now() < blind_until_) return;
-    if (!engine_.up()) {
-      seen_boot_ = BootId();
-      return Post(proxy::EngineLost{true});
-    }
-    // A planted bug: restarts of the engine go unnoticed.
-    if (sim_.plant == Plant::kBootIsHidden && !seen_boot_.empty()) return;
-    seen_boot_ = engine_.boot();
-    Told(Look());
+    if (life_ == life && alive()) LookNow();
+  });
+}
+
+void SimProxy::LookNow() {
+  if (sim_.now() < blind_until_) return;
+  if (!engine_.up()) {
+    seen_boot_ = BootId();
+    return Post(proxy::EngineLost{true});
+  }
+  // A planted bug: restarts of the engine go unnoticed.
+  if (sim_.plant == Plant::kBootIsHidden && !seen_boot_.empty()) return;
+  seen_boot_ = engine_.boot();
+  Told(Look());
+}
+
+// The driver looks every second, and tells of it also where nothing has changed. That ends the doubt
+// about an engine whose connection broke, so here it begins with the first of them in this life.
+void SimProxy::BrokeOff(const BootId& boot) {
+  const bool lives = engine_.up() && engine_.boot() == boot;
+  if (!lives || looks_on_in_ == life_) return;
+  looks_on_in_ = life_;
+  LookOn();
+}
+
+void SimProxy::LookOn() {
+  sim_.queue.In(kLookEveryMs, [this, life = life_] {
+    if (life_ != life || !alive()) return;
+    LookNow();
+    LookOn();
   });
 }
 
