@@ -60,7 +60,7 @@ const std::vector<FaultRow> kFaultRows = {{"drop", &Faults::drop},
                                           {"ignored", &Faults::ignored},
                                           {"other_base", &Faults::other_base},
                                           {"words", &Faults::words},
-                                          {"broken_load", &Faults::broken_load}};
+                                          {"breaks_off", &Faults::breaks_off}};
 
 const std::vector<MishapRow> kMishapRows = {{"watch_break", &Mishaps::watch_break},
                                             {"policy_change", &Mishaps::policy_change},
@@ -189,7 +189,7 @@ void DrawMore(uint64_t seed, Faults& faults) {
   faults.ignored = IsOneIn(absl::StrCat("ignored ", seed), 150) ? 100 : 0;
   faults.other_base = IsOneIn(absl::StrCat("other_base ", seed), 150) ? 100 : 0;
   faults.words = IsOneIn(absl::StrCat("words ", seed), 250) ? 1'000 : 0;
-  faults.broken_load = IsOneIn(absl::StrCat("broken_load ", seed), 150) ? 200 : 0;
+  faults.breaks_off = IsOneIn(absl::StrCat("breaks_off ", seed), 150) ? 200 : 0;
   // A journal on a disk that is lost with its process.
   if (IsOneIn(absl::StrCat("volatile ", seed), 50)) faults.journal_loss = 1'000;
 }

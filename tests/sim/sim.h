@@ -41,7 +41,7 @@ struct Faults {
   uint64_t engine_kill = 0;    // each second, for each engine
   uint64_t engine_slow = 0;    // a load takes up to a minute
   uint64_t answer_lost = 0;    // a load or unload happens, its answer does not come
-  uint64_t broken_load = 0;    // a load's connection breaks, and the engine goes on with it
+  uint64_t breaks_off = 0;     // the connection of a load or probe breaks, the engine goes on
   uint64_t load_fails = 0;
   uint64_t probe_fails = 0;
   // A request's end is not counted by an SGLang engine: unloads of its name block.

@@ -157,8 +157,7 @@ void SimEngine::Load(const EngineName& name, const std::string& path, Done done)
     sim_.queue.In(10'000, [done] { done(Outcome::kUnknown, "LOAD_TIMEOUT"); });
     done = [](Outcome, std::string) {};
   }
-  const std::string call = absl::StrCat("breaks ", boot_.value, name.value, sim_.now());
-  if (IsOneIn(call, sim_.faults.broken_load))
+  if (BreaksOff(name))
     sim_.queue.In(kBreaksAfterMs, [done] { done(Outcome::kBroken, "ENGINE_CONNECTION_BROKEN"); });
   CheckSlots(name);
   to_read_.insert(path);
@@ -283,6 +282,7 @@ void SimEngine::Probe(const EngineName& name, fleet::ProbeKind kind, Probed done
     if (!loaded_.contains(name) || sim_.Chance(sim_.faults.probe_fails)) {
       return done(Outcome::kFailed, "PROBE_FAILED", {});
     }
+    if (BreaksOff(name)) return done(Outcome::kBroken, "ENGINE_CONNECTION_BROKEN", {});
     if (loaded_.at(name).applied != Applied::kAsTrained)
       sim_.lives.Refused(loaded_.at(name).content.key, id_);
     done(Outcome::kOk, "", AnswerOf(name, kind));

@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "services/engine_proxy/machine/events.h"
 #include "tests/sim/sim.h"
 #include "tests/sim/sim_disk.h"
@@ -152,6 +153,11 @@ class SimEngine {
   fleet::ProbeAnswer AnswerOf(const EngineName& name, fleet::ProbeKind kind) const;
   void DieOf(const SimDirectory& directory);
   bool Refuses(const SimDirectory& directory) const;
+  // Whether the connection breaks of the call for the name that is made, or answered, now.
+  bool BreaksOff(const EngineName& name) const {
+    return IsOneIn(absl::StrCat("breaks off ", boot_.value, name.value, sim_.now()),
+                   sim_.faults.breaks_off);
+  }
   void CheckFits(const EngineName& name, const SimDirectory& directory);
   void CheckSlots(const EngineName& name);
   void MakeRoom(const EngineName& name);

@@ -431,9 +431,10 @@ void SimProxy::Do(const proxy::Probe& effect) {
     return Later(1, proxy::ProbeDone{effect.op, Outcome::kUnsent, "ENGINE_RESTARTED", ""});
   }
   engine_.Probe(effect.name, effect.question.kind,
-                [this, life = life_, op = effect.op](Outcome outcome, std::string reason,
-                                                     const fleet::ProbeAnswer& answer) {
+                [this, life = life_, op = effect.op, boot = effect.boot](
+                    Outcome outcome, std::string reason, const fleet::ProbeAnswer& answer) {
                   if (life_ != life) return;
+                  if (outcome == Outcome::kBroken) BrokeOff(boot);
                   std::string words = outcome != Outcome::kOk ? engine_.Words(op) : "";
                   Post(proxy::ProbeDone{op, outcome, reason, std::move(words), answer});
                 });

@@ -122,7 +122,8 @@ class Player {
     if (Word(2) == "vanish") proxy.engine().Vanish();
     if (Word(2) == "sleep") world_.PutToSleep(MemberId(Word(1)), std::stoll(Word(3)));
     if (Word(2) == "slow") world_.sim().faults.engine_slow = 1'000;
-    if (Word(2) == "breaks-off") world_.sim().faults.broken_load = 1'000;
+    if (Word(2) == "breaks-off") world_.sim().faults.breaks_off = 1'000;
+    if (Word(2) == "answers") world_.sim().faults.breaks_off = 0;
     if (Word(2) == "leaky") world_.sim().faults.counter_leaks = 1'000;
   }
   void Proxy() {
