@@ -112,9 +112,18 @@ void Oracle::Reigns(const sync::MetaRecord& meta) {
 
 void Oracle::PolicyHas(const AdapterName& adapter,
                        const std::map<PoolName, fleet::PoolSource>& pools) {
+  auto& its = pools_[adapter];
+  its.clear();
+  for (const auto& [pool, source] : pools) its.insert(pool);
   std::erase_if(committed_, [&](const auto& commit) {
-    return commit.first.first == adapter && !pools.contains(commit.first.second);
+    return commit.first.first == adapter && !its.contains(commit.first.second);
   });
+}
+
+// What a pool remembers that no policy has is not kept for it.
+bool Oracle::HasPool(const AdapterName& adapter, const PoolName& pool) const {
+  const auto its = pools_.find(adapter);
+  return its == pools_.end() || its->second.contains(pool);
 }
 
 void Oracle::BeginsWith(const sync::Records& records) {
@@ -229,7 +238,7 @@ void Oracle::Remembered(const EpochKey& id, const VersionKey& version) {
   const auto& [incarnation, adapter, pool, epoch] = id;
   if (IsOver(id)) {
     decided_[id] = sync::DecisionRecord{epoch, version, true};
-    committed_[{adapter, pool}] = version;
+    if (HasPool(adapter, pool)) committed_[{adapter, pool}] = version;
     return;
   }
   const auto last = committed_.find({adapter, pool});
@@ -247,7 +256,7 @@ void Oracle::Remembered(const EpochKey& id, const VersionKey& version) {
     return is_of_pool(earlier.first) && earlier.second.contains(version);
   });
   if (is_decided || was_decided) {
-    committed_[{adapter, pool}] = version;
+    if (HasPool(adapter, pool)) committed_[{adapter, pool}] = version;
     decided_[id] = sync::DecisionRecord{epoch, version, true};
     return;
   }

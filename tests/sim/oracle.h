@@ -107,6 +107,7 @@ class Oracle {
   // In an earlier incarnation.
   bool WasDecidedBefore(const EpochKey& id, const VersionKey& version) const;
   void Remembered(const EpochKey& id, const VersionKey& version);
+  bool HasPool(const AdapterName& adapter, const PoolName& pool) const;
   bool IsOfAnother(const VersionKey& version, const VersionKey& decided) const;
   bool IsOver(const EpochKey& id) const;
   // By epoch; one that was given out again has several.
@@ -126,6 +127,7 @@ class Oracle {
   std::map<AdapterName, std::set<RunId>> lives_;
   std::set<AdapterName> were_gone_;  // archived or deleted, whatever became of them since
   std::map<std::pair<AdapterName, PoolName>, VersionKey> committed_;  // the last of each pool
+  std::map<AdapterName, std::set<PoolName>> pools_;                   // that its policy has
   std::set<EpochKey> barriers_;                                       // syncs of that mode
   // The last that was committed, behind which no door of the pool admits anything.
   std::map<std::tuple<uint64_t, AdapterName, PoolName>, Epoch> behind_;

@@ -131,6 +131,20 @@ TEST_F(OlderRecords, AdoptWhatADoorWasTold) {
   EXPECT_EQ(Violation(), "");
 }
 
+TEST_F(OlderRecords, AdoptItForNoPoolThatNoPolicyHas) {
+  for (const bool has_pool : {false, true}) {
+    Oracle oracle(clock_);
+    oracle.Durable(term_, {"meta", sync::MetaRecord{term_, sync::Worth::kSettled, {}}});
+    oracle.Durable(term_, {kDecision, sync::DecisionRecord{Epoch(2), Version(2), true}});
+    oracle.RecordsLost(/*is_remembered=*/false, {{kPool, sync::PoolRecord{.epoch = Epoch(1)}}});
+    oracle.PolicyHas(kMath, has_pool ? std::map<PoolName, fleet::PoolSource>{{kRollout, {}}}
+                                     : std::map<PoolName, fleet::PoolSource>{});
+    oracle.Durable({2, 1}, {kPool, Serving(2, Version(2))});
+    oracle.Deleted(Version(2));
+    EXPECT_EQ(oracle.violated(), has_pool);
+  }
+}
+
 TEST_F(OlderRecords, AdoptNothingThatNobodyDecided) {
   backup_[kPool] = sync::PoolRecord{.epoch = Epoch(1)};
   oracle_.RecordsLost(/*is_remembered=*/false, backup_);
