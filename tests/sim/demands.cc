@@ -145,8 +145,10 @@ std::string WhyNotAtGoal(World& world, const sync::Status& status, const sync::P
   if (!policy.pools.contains(pool.pool)) return "";
   const std::optional<VersionKey> newest = GoalOf(world, status, pool);
   if (!newest.has_value() || !world.store().Has(*newest) || pool.waits_for == "NO_SLOT") return "";
-  // A verdict on what is harmless is no reason.
-  if (IsGivenUp(pool) && world.store().Contents(*newest).harm != Harm::kNone) return "";
+  // A verdict on what is harmless, and was trained on the engines' base model, is no reason.
+  const SimDirectory& contents = world.store().Contents(*newest);
+  const bool is_good = contents.harm == Harm::kNone && contents.hidden_size == 1;
+  if (IsGivenUp(pool) && !is_good) return "";
   const bool is_there = pool.committed.has_value() && pool.committed->version.key == *newest;
   if (is_there) return "";
   // With skip NEVER a full queue turned the newest away, and said so.
