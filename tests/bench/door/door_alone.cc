@@ -12,6 +12,8 @@
 #include "lib/metrics/registry.h"
 #include "services/engine_proxy/door/door.h"
 #include "services/engine_proxy/rpc/door_metrics.h"
+#include "spdlog/sinks/stdout_color_sinks.h"
+#include "spdlog/spdlog.h"
 
 int main(int argc, char** argv) {
   if (argc < 3) {
@@ -19,6 +21,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   using namespace lorry;
+  spdlog::set_default_logger(spdlog::stderr_color_mt("door"));  // stdout is the port's
   const bool sglang = std::string(argv[2]) == "sglang";
   metrics::Registry registry({.service = "door-alone", .version = "bench"});
   proxy::DoorMetrics metrics(registry);
