@@ -45,11 +45,21 @@ bool MayBeInUse(const Core& core, const Residency& residency) {
   return residency.loaded_on == core.boot || (was_asked && core.journal_boot == core.boot);
 }
 
+// Whether the call has not been handed out yet.
+bool IsHeldBack(const Core& core, OpId load) {
+  return std::ranges::any_of(core.effects, [&](const Effect& effect) {
+    const auto* call = std::get_if<Load>(&effect);
+    return call != nullptr && call->op == load;
+  });
+}
+
 void BeginBoot(Core& core, const BootId& boot) {
   core.boot = boot;
   for (auto& [name, residency] : core.residencies) {
     MayBeInUse(core, residency) ? FindOnEngine(core, residency) : ForgetUncounted(residency);
   }
+  if (core.accused.has_value() && IsHeldBack(core, core.accused->load))
+    HearAccused(core, core.accused->load, Outcome::kUnsent);
   if (core.journal_boot != boot) {
     JudgeBoot(core, core.journal_boot);
     core.Save("boot", BootRecord{boot});

@@ -383,6 +383,7 @@ class Bench {
 
 constexpr size_t kFetchEffect = 0;
 constexpr size_t kCancelEffect = 1;
+constexpr size_t kShapesEffect = 3;
 constexpr size_t kDeleteEffect = 4;
 constexpr size_t kListEffect = 5;
 constexpr size_t kHashEffect = 2;

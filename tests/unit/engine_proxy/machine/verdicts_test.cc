@@ -67,6 +67,19 @@ TEST(Verdicts, AnEngineThatWasGoneBeforeTheLoadDidNotDieOfIt) {
   }
 }
 
+// Both are heard of in one turn, so that the load has not been handed out yet.
+TEST(Verdicts, AnEngineDidNotDieOfWhatItWasGoingToBeAsked) {
+  Bench bench;
+  bench.silent_ = {kShapesEffect, kLoadEffect};
+  bench.Desire(0, {1});
+  for (OpId op = 1; op < 50; ++op)
+    bench.machine_->Step(bench.now(), ShapesChecked{op, Outcome::kOk, true, ""});
+  ASSERT_EQ(bench.Told(1), "LOADING");
+  bench.boot_ = BootId("boot2");
+  bench.See();
+  EXPECT_EQ(bench.DeathsOf(1), 0u);
+}
+
 // Its operating system refused one look, as it had too many callers.
 class SeemsGone : public ::testing::Test {
  protected:
