@@ -17,6 +17,7 @@ from typing import Any
 
 from testing import foreign
 from testing.engines import ROOT
+from testing.world import World
 
 # Importing torch and TRL is most of what a rank does here: one process does it, and every rank is a fork of that one.
 RANKS_OF = multiprocessing.get_context("forkserver")
@@ -24,6 +25,13 @@ RANKS_OF.set_forkserver_preload(["testing.trl_ranks_imports"])
 RANKS = 2
 DEADLINE_S = 240.0
 ADAPTER_FILE = "adapter_model.safetensors"
+
+
+def settings(world: World, model: pathlib.Path, output: pathlib.Path, steps: int) -> dict[str, str]:
+    """The environment that examples/frameworks/use_trl.py reads."""
+    addresses = world.fleet.addresses()
+    return {"DOOR": world.fleet.door("vllm"), "MODEL": str(model), "OUTPUT": str(output), "STEPS": str(steps),
+            "LORRY_STORE": addresses["store"], "LORRY_ORCHESTRATOR": addresses["orchestrator"]}
 
 
 class Witness:

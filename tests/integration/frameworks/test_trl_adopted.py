@@ -10,10 +10,9 @@ import runpy
 import pytest
 from lorry import trl as adopted
 from peft import IA3Config, LoraConfig, PrefixTuningConfig, get_peft_model
-from testing import engines, trl_ranks
-from testing.engines import ROOT, SLOT_ARGS
+from testing import trl_ranks
+from testing.engines import ROOT
 from testing.waiting import DEADLINE_S
-from testing.world import World
 from transformers import LlamaForCausalLM
 from trl import GRPOConfig
 
@@ -22,19 +21,9 @@ ADAPTER = "trl-policy"
 STEPS = 4
 
 
-@pytest.fixture(scope="module")
-def world(bin_dir, tiny, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("fleet")
-    engine = engines.fake("vllm", tiny / "model", log_dir=folder, args=SLOT_ARGS["vllm"])
-    with World(bin_dir, folder, engine) as made:
-        yield made
-
-
 @pytest.fixture
 def environment(world, tiny, tmp_path):
-    addresses = world.fleet.addresses()
-    return {"DOOR": world.fleet.door("vllm"), "MODEL": str(tiny / "model"), "OUTPUT": str(tmp_path / "out"), "STEPS": str(STEPS),
-            "LORRY_STORE": addresses["store"], "LORRY_ORCHESTRATOR": addresses["orchestrator"]}
+    return trl_ranks.settings(world, tiny / "model", tmp_path / "out", STEPS)
 
 
 @pytest.fixture

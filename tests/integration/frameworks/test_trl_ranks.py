@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from testing import engines, trl_ranks
-from testing.engines import SLOT_ARGS
-from testing.world import World
+from testing import trl_ranks
 
 ADAPTER = "trl-policy"
 STEPS = 3
@@ -13,20 +11,9 @@ STEPS = 3
 PARTS = {"ddp": ["Parameter"], "fsdp2": ["DTensor"], "zero3": ["Parameter without"]}
 
 
-@pytest.fixture(scope="module")
-def world(bin_dir, tiny, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("fleet")
-    engine = engines.fake("vllm", tiny / "model", log_dir=folder, args=SLOT_ARGS["vllm"])
-    with World(bin_dir, folder, engine) as made:
-        yield made
-
-
 @pytest.fixture
 def environment(world, tiny, tmp_path):
-    addresses = world.fleet.addresses()
-    return {"DOOR": world.fleet.door("vllm"), "MODEL": str(tiny / "model"), "OUTPUT": str(tmp_path / "out"), "STEPS": str(STEPS),
-            "LORRY_STORE": addresses["store"], "LORRY_ORCHESTRATOR": addresses["orchestrator"], "OMP_NUM_THREADS": "1",
-            "FSDP_ACTIVATION_CHECKPOINTING": "true"}
+    return trl_ranks.settings(world, tiny / "model", tmp_path / "out", STEPS) | {"OMP_NUM_THREADS": "1", "FSDP_ACTIVATION_CHECKPOINTING": "true"}
 
 
 @pytest.mark.parametrize("kind", PARTS)

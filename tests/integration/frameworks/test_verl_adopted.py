@@ -16,10 +16,9 @@ import pytest
 import torch
 from lorry.errors import LorryError, SyncFailed
 from peft import PeftModel
-from testing import engines, foreign
-from testing.engines import ROOT, SLOT_ARGS
+from testing import foreign
+from testing.engines import ROOT
 from testing.waiting import until
-from testing.world import World
 from transformers import LlamaForCausalLM
 
 foreign.add_frameworks()
@@ -33,14 +32,6 @@ VERL = pathlib.Path(verl.__file__).parent
 EXAMPLE = ROOT / "examples" / "frameworks" / "use_verl.yaml"
 ADAPTER = "verl-policy"
 ACTORS, ROLLOUTS = 2, 2
-
-
-@pytest.fixture(scope="module")
-def world(bin_dir, tiny, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("fleet")
-    engine = engines.fake("vllm", tiny / "model", log_dir=folder, args=SLOT_ARGS["vllm"])
-    with World(bin_dir, folder, engine) as made:
-        yield made
 
 
 def checkpoint_engine(layered_summon):
