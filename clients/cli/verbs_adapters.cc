@@ -148,18 +148,17 @@ absl::StatusOr<int> Policy(Context& context, const Arguments& arguments) {
                          Adjusted(*client, arguments.At(0), arguments.Texts("set")));
   if (context.json()) {
     context.PrintJson(adapter.policy());
-    if (arguments.Has("set")) WarnOfEmptyPools(context, adapter.policy());
-    return kOk;
+  } else {
+    LORRY_ASSIGN_OR_RETURN(const auto lines, DescribePolicy(adapter.policy()));
+    Table table({"FIELD", "VALUE", ""});
+    for (const PolicyLine& line : lines) {
+      table.Add({line.field,
+                 {line.value, line.is_default ? Colour::kPlain : Colour::kBold},
+                 {line.is_default ? "default" : "", Colour::kDim}});
+    }
+    context.Print(absl::StrCat(adapter.name(), ", generation ", adapter.generation(), "\n"));
+    context.Print(table);
   }
-  LORRY_ASSIGN_OR_RETURN(const auto lines, DescribePolicy(adapter.policy()));
-  Table table({"FIELD", "VALUE", ""});
-  for (const PolicyLine& line : lines) {
-    table.Add({line.field,
-               {line.value, line.is_default ? Colour::kPlain : Colour::kBold},
-               {line.is_default ? "default" : "", Colour::kDim}});
-  }
-  context.Print(absl::StrCat(adapter.name(), ", generation ", adapter.generation(), "\n"));
-  context.Print(table);
   if (arguments.Has("set")) WarnOfEmptyPools(context, adapter.policy());
   return kOk;
 }

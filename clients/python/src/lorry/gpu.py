@@ -138,8 +138,10 @@ class Packer:
 
     def _close_if_left(self) -> None:
         """Gives all memory back once nothing is packed any more: a trainer on a full GPU needs it."""
+        if self._works:
+            return
         for ordinal, gpu in list(self._gpus.items()):
-            if not self._works and gpu.jobs == 0:
+            if gpu.jobs == 0:
                 self.call("close", gpu.opened)
                 del self._gpus[ordinal]
 

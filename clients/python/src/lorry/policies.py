@@ -15,6 +15,7 @@ from lorry.errors import LorryError
 
 WINDOW_MAX = 64  # versions that a pool remembers, and so the most that ``keep`` may name
 
+
 def change(policy: Message, fields: Mapping[str, Any]) -> None:
     """Sets the given fields, None to their default.
 
