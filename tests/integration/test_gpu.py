@@ -10,9 +10,12 @@ import lorry
 import peft
 import pytest
 import torch
+import torch.distributed as dist
 import transformers
 from lorry.errors import Refused
 from testing.fleet import Fleet
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +77,13 @@ def test_a_packed_adapter_is_stored_byte_for_byte(fleet, large, library, state, 
     assert packed == [True]
 
 
+def train(model, optimizer, tokens):
+    """One step."""
+    model(input_ids=tokens, labels=tokens).loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
 def test_what_was_trained_there_is_stored_and_the_step_after_is_not(fleet, tiny, library, packed, monkeypatch):
     torch.manual_seed(1)
     base = transformers.AutoModelForCausalLM.from_pretrained(tiny / "model").to(lorry.gpu.Packer(library)._kind)
@@ -84,9 +94,7 @@ def test_what_was_trained_there_is_stored_and_the_step_after_is_not(fleet, tiny,
         monkeypatch.setenv("LORRY_GPU", "off")
         copied = lorry.open_run("copied", **fleet.addresses())
         for version in (1, 2, 3):
-            model(input_ids=tokens, labels=tokens).loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            train(model, optimizer, tokens)
             handles = [each.publish(model, version=version, progress=False) for each in (run, copied)]
             with torch.no_grad():
                 for parameter in model.parameters():
@@ -99,6 +107,34 @@ def test_what_was_trained_there_is_stored_and_the_step_after_is_not(fleet, tiny,
         digests = [[version.digest for version in admin.versions(adapter)] for adapter in ("trained", "copied")]
     assert digests[0] == digests[1] and len(set(digests[0])) == 3
     assert packed == [True] * 3
+
+
+@pytest.fixture
+def alone(library):
+    """This process as the one rank of a job of torch.distributed, as FSDP wants it; its mesh."""
+    kind = lorry.gpu.Packer(library)._kind
+    dist.init_process_group("nccl" if kind == "cuda" else "gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield dist.init_device_mesh(kind, (1,))
+    dist.destroy_process_group()
+
+
+def test_what_fsdp_shards_is_packed_as_it_lies(fleet, tiny, library, alone, packed, monkeypatch):
+    torch.manual_seed(1)
+    base = transformers.AutoModelForCausalLM.from_pretrained(tiny / "model").to(alone.device_type)
+    model = peft.get_peft_model(base, peft.LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"], init_lora_weights=False))
+    for layer in model.base_model.model.model.layers:
+        fully_shard(layer, mesh=alone)
+    fully_shard(model, mesh=alone)
+    train(model, torch.optim.AdamW(model.parameters(), lr=1e-2), torch.arange(32, device=alone.device_type).reshape(2, 16))
+    assert all(isinstance(value, DTensor) for name, value in model.named_parameters() if "lora_" in name)
+    monkeypatch.setenv("LORRY_GPU", "off")
+    for way in ("copied", "packed"):
+        with lorry.open_run(f"sharded-{way}", **fleet.addresses()) as run:
+            run.publish(model, version=1, progress=False).wait("stored", 60)
+        monkeypatch.setenv("LORRY_GPU", library)
+    with lorry.Admin(**fleet.addresses()) as admin:
+        assert admin.versions("sharded-copied")[0].digest == admin.versions("sharded-packed")[0].digest
+    assert packed == [True]
 
 
 def test_a_diverged_step_is_refused_by_the_trainer_itself(fleet, large, state, carrier, monkeypatch):

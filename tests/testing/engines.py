@@ -25,6 +25,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.error
@@ -34,6 +35,8 @@ from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DEV_PYTHON = ROOT / ".venv" / "dev" / "bin" / "python"
+if not DEV_PYTHON.exists():  # on a machine with a GPU that is not set up by tools/setup, whose own Python has what is needed (tests/gpu/run)
+    DEV_PYTHON = pathlib.Path(sys.executable)
 KINDS = ("sglang", "vllm")
 
 # Both kinds are told to hold eight adapters (and run eight requests), so that the same case reaches the same limit.
