@@ -146,22 +146,25 @@ void Oracle::RecordsLost(bool is_remembered, const sync::Records& left) {
   if (!is_remembered) TakenForTheLatest(left);
 }
 
-// The epochs that were given out since are given out again, and what they were syncing is decided
-// anew. What doors were told before stands there until a leader hears of it.
+// The epochs, and incarnations, that were given out since are given out again, and what they were
+// syncing is decided anew. What doors were told before stands there until a leader hears of it.
 void Oracle::TakenForTheLatest(const sync::Records& left) {
+  const auto meta = left.find("meta");
+  const uint64_t latest =
+      meta != left.end() ? std::get<sync::MetaRecord>(meta->second).term.incarnation : incarnation_;
   std::map<std::pair<AdapterName, PoolName>, Epoch> begun;
   for (const auto& [key, value] : left) {
     const std::pair of{AdapterName(sync::MiddlePart(key)), PoolName(sync::LastPart(key))};
     if (const auto* pool = std::get_if<sync::PoolRecord>(&value)) begun[of] = pool->epoch;
     if (const auto* sync = std::get_if<sync::SyncRecord>(&value))
-      Undecide({incarnation_, of.first, of.second, sync->epoch});
+      Undecide({latest, of.first, of.second, sync->epoch});
   }
   const auto is_unknown = [&](const auto& entry) {
     const auto& [incarnation, adapter, pool, epoch] = entry.first;
     const auto known = begun.find({adapter, pool});
     // A pool that these records do not know began after them.
     const Epoch last = known != begun.end() ? known->second : left.empty() ? epoch : Epoch();
-    return incarnation == incarnation_ && epoch > last;
+    return incarnation > latest || (incarnation == latest && epoch > last);
   };
   std::erase_if(started_, is_unknown);
   std::erase_if(behind_, [&](const auto& entry) {

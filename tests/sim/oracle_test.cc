@@ -92,6 +92,15 @@ TEST_F(OlderRecords, DecideAnewWhatTheyWereSyncingWhereTheStoreKnowsOfNone) {
   EXPECT_EQ(Violation(), "");
 }
 
+TEST_F(OlderRecords, OfAnEarlierIncarnationDecideAnewLikewise) {
+  backup_["meta"] = sync::MetaRecord{term_, sync::Worth::kSettled, {}};
+  const Term adopted{term_.incarnation + 1, 1};
+  oracle_.Durable(adopted, {"meta", sync::MetaRecord{adopted, sync::Worth::kSettled, {}}});
+  oracle_.RecordsLost(/*is_remembered=*/false, backup_);
+  Commit(1, Version(1));
+  EXPECT_EQ(Violation(), "");
+}
+
 TEST_F(OlderRecords, DecideAnewOnceTheStoreIsAnOlderOneToo) {
   oracle_.RecordsLost(/*is_remembered=*/true, backup_);
   oracle_.StoreForgot(/*still_knows=*/false, {}, backup_);

@@ -127,7 +127,9 @@ void Sources::Writes(const sync::Records& records, const std::vector<sync::Recor
 void Sources::Begins(const Change& change, const std::string& key, const sync::SyncRecord& sync) {
   const VersionKey& version = sync.version.key;
   Begun::Sync& begun = begun_.syncs[key];
-  if (begun.epoch == sync.epoch && begun.version == version) return;
+  // One with the same number and version that is not written yet is of another incarnation.
+  const bool goes_on = change.records.contains(key);
+  if (goes_on && begun.epoch == sync.epoch && begun.version == version) return;
   const Pool pool{AdapterName(sync::MiddlePart(key)), PoolName(sync::LastPart(key))};
   begun = {sync.epoch, version, SourcesOf(pool)};
   if (sync.overriding || IsPinned(change, pool, version)) return;

@@ -230,23 +230,36 @@ std::optional<WatchEvent> WhatEnded(const Core& core, const PoolId& id, const Po
   return Final(State::kFailed, "RUN_FENCED", "a newer run was opened before it was decided");
 }
 
+// What ends the wait for a version that an alias does not name. It may yet name it, but for that
+// nobody can be made to wait.
+std::optional<WatchEvent> WhatIsNotNamed(const Core& core, const PoolId& id,
+                                         const fleet::PoolSource& source,
+                                         const VersionKey& version) {
+  const auto alias = core.aliases.find({id.adapter, source.alias});
+  if (alias != core.aliases.end() && alias->second == version) return std::nullopt;
+  return Final(State::kStored, "",
+               absl::StrCat("pool ", id.pool.value, " follows alias ", source.alias.value,
+                            ", which does not name it"));
+}
+
 // For a pool that follows another pool or an alias: versions that these do not name are never
 // decided in it.
 WatchEvent Following(const Core& core, const PoolId& id, const Pool& pool,
                      const fleet::PoolSource& source, const VersionKey& version) {
   if (source.kind == fleet::PoolSource::Kind::kAlias) {
-    const auto alias = core.aliases.find({id.adapter, source.alias});
-    if (alias != core.aliases.end() && alias->second == version)
-      return Waiting(core, pool, version, id);
-    return Final(
-        State::kStored, "",
-        absl::StrCat("the pool follows alias ", source.alias.value, ", which does not name it"));
+    auto ended = WhatIsNotNamed(core, id, source, version);
+    return ended.has_value() ? *std::move(ended) : Waiting(core, pool, version, id);
   }
   const auto other = core.pools.find({id.adapter, source.pool});
   if (other == core.pools.end()) return Waiting(core, pool, version, id);
   // An operator may have pinned what its queue once turned away.
   if (ActivationOf(core, other->first, version) == nullptr && !IsComing(other->second, version)) {
     if (auto refused = WhatRefused(core, other->second, version)) return *std::move(refused);
+    const fleet::PoolSource* theirs = FollowedBy(core, other->first);  // an alias, if anything
+    if (theirs != nullptr) {
+      if (auto ended = WhatIsNotNamed(core, other->first, *theirs, version))
+        return *std::move(ended);
+    }
   }
   if (auto ended = WhatEnded(core, other->first, other->second, version)) return *std::move(ended);
   WatchEvent event = Waiting(core, pool, version, id);

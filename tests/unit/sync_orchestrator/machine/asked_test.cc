@@ -388,6 +388,24 @@ TEST(Watch, OfAPoolThatFollowsAnotherSaysWhatThatOneWaitsFor) {
   EXPECT_THAT(fleet.told_.back().detail, testing::HasSubstr("follows pool rollout"));
 }
 
+// Nobody may ever set the alias.
+TEST(Watch, OfAPoolBehindOneThatFollowsAnAliasEndsUntilTheAliasNamesTheVersion) {
+  Fleet fleet;
+  fleet::AdapterPolicy policy = fleet.adapter_.policy;
+  policy.pools[kRollout] = {fleet::PoolSource::Kind::kAlias, {}, AliasName("best")};
+  fleet.Policy(policy);
+  fleet.Join("e1");
+  JoinEval(fleet);
+  const VersionKey first = fleet.Publish(1);
+  fleet.Step(WatchOpened{1, first, kEval});
+  EXPECT_EQ(fleet.told_.back().state, WatchEvent::State::kStored);
+  EXPECT_TRUE(fleet.told_.back().final);
+  EXPECT_EQ(fleet.told_.back().detail, "pool rollout follows alias best, which does not name it");
+  fleet.Alias("best", first);
+  fleet.Step(WatchOpened{2, first, kEval});
+  EXPECT_FALSE(fleet.told_.back().final);
+}
+
 TEST(Status, ALiftedRollbackSaysWhatComesNext) {
   Fleet fleet;
   fleet.Join("e1");
