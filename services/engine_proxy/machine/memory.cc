@@ -291,7 +291,8 @@ void HandlePassDone(Core& core, const PassDone& event) {
   Memory& memory = core.memory;
   if (event.op == 0 || memory.op != event.op) return;
   memory.op = 0;
-  memory.heard_since = event.op;
+  // A call that never left changed nothing: looks go on as they did before.
+  if (event.outcome != Outcome::kUnsent) memory.heard_since = event.op;
   // The engine lives, though looks at it may have failed while it was at the call: its caller's next
   // one is not refused until another look succeeds.
   const bool is_answer = event.outcome != Outcome::kUnsent && !MayHaveHappened(event.outcome);

@@ -175,6 +175,16 @@ TEST_F(MemoryTest, ALookThatBeganBeforeTheReleaseDoesNotEndIt) {
   EXPECT_EQ(Written(), (MemoryTags{"kv_cache", "weights"}));
 }
 
+TEST_F(MemoryTest, ACallThatNeverLeftHidesNoSleepFromLooks) {
+  const OpId before = bench_.passed_op_;
+  bench_.pass_outcome_ = Outcome::kUnsent;
+  Release();
+  EXPECT_FALSE(IsShut());
+  bench_.asleep_ = true;
+  bench_.See(before);
+  EXPECT_TRUE(IsShut()) << "somebody put it to sleep without this door";
+}
+
 TEST_F(MemoryTest, WhoWakesPartOfWhatSleepsDoesNotWakeIt) {
   Release();
   bench_.asleep_ = true;
