@@ -121,8 +121,9 @@ bool SimEngine::ListsPathAsKnown(const std::string& path) const {
 std::map<EngineName, std::string> SimEngine::List() {
   std::map<EngineName, std::string> names;
   for (const auto& [name, loaded] : loaded_) names[name] = loaded.path;
-  std::erase_if(known_, [&](const EngineName& name) { return !loading_.contains(name); });
-  for (const auto& [name, path] : names) known_.insert(name);
+  std::erase_if(known_, [&](const EngineName& name) {
+    return !loading_.contains(name) && !names.contains(name);
+  });
   return names;
 }
 

@@ -69,6 +69,12 @@ class SimEngine {
   // So many requests of it, which came without the door, nobody can know of.
   void Unload(const EngineName& name, int64_t deadline_ms, uint32_t unknown, Done done);
   std::map<EngineName, std::string> List();
+  // Its proxy goes by this list from now on.
+  void HeardList(const std::map<EngineName, std::string>& names) {
+    for (const auto& [name, path] : names) {
+      if (loaded_.contains(name)) known_.insert(name);
+    }
+  }
   // An unload waits for requests that its own counter will never see end: only a restart helps.
   bool RegistryLocked() const { return locked_by_.has_value(); }
   bool Lists(const EngineName& name) const { return loaded_.contains(name); }

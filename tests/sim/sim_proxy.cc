@@ -236,6 +236,7 @@ void SimProxy::NoteAnswers(const proxy::Event& event) {
   }
   if (const auto* probe = std::get_if<proxy::ProbeDone>(&event)) answered(*probe);
   if (const auto* unload = std::get_if<proxy::UnloadDone>(&event)) answered(*unload);
+  if (const auto* listed = std::get_if<proxy::Listed>(&event)) engine_.HeardList(listed->paths);
 }
 
 void SimProxy::TurnIsOver(const std::vector<proxy::Event>& batch) {
