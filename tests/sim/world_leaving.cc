@@ -13,6 +13,8 @@ void World::End(const sync::EndSession& effect) {
     const auto& [id, other] = entry;
     return id != effect.session && other.open && other.member == session.member;
   });
+  // In one turn it may be forgotten and come back, of which no record tells.
+  if (effect.status.ok()) answers_.Forgotten(session.member);
   if (effect.status.ok() && proxy.life() == session.life && !is_back) {
     left_.insert(session.member);
     proxy.GoodbyeTaken();

@@ -75,17 +75,22 @@ void AdvancePool(Core& core, const AdapterInfo& info, const fleet::PoolSource& s
   const size_t gone = std::erase_if(pool.record.pending, [&](const VersionKey& key) {
     return key.run != info.current_run || !core.versions.contains(key);
   });
+  std::optional<VersionKey>& considered = pool.record.considered;
+  bool is_ahead = false;
   std::vector<VersionKey> stored;
   if (source.kind == fleet::PoolSource::Kind::kPublished) {
-    stored = StoredSince(core, id.adapter, info.current_run, pool.record.considered);
+    // A pin may have brought the pool further while it took its versions from elsewhere.
+    is_ahead = pool.committed() != nullptr && considered < pool.committed()->version.key;
+    if (is_ahead) considered = pool.committed()->version.key;
+    stored = StoredSince(core, id.adapter, info.current_run, considered);
     // Of what was there before this pool was first looked at, only the newest was ever meant for
     // it.
-    if (!pool.record.considered.has_value() && stored.size() > 1) {
+    if (!considered.has_value() && stored.size() > 1) {
       stored.erase(stored.begin(), stored.end() - 1);
     }
     if (!stored.empty()) Queue(core, info.policy, id, pool, stored);
   }
-  if (gone > 0 || !stored.empty()) core.SavePool(id, pool);
+  if (gone > 0 || is_ahead || !stored.empty()) core.SavePool(id, pool);
 }
 
 }  // namespace

@@ -206,6 +206,26 @@ TEST_F(SourcesTest, WhatAPinHasDecidedDoesNotWaitAnyMore) {
   EXPECT_TRUE(fleet_.PoolOf(kRollout).pending.empty());
 }
 
+TEST_F(SourcesTest, NothingUpToWhatAPinBroughtWaitsWhenThePoolTakesWhatIsPublishedAgain) {
+  fleet_.Policy({.skip = fleet::SkipMode::kNever});
+  const VersionKey first = fleet_.Publish(1);
+  Settle({"e1"});
+  fleet_.Alias("best", first);
+  Take(kRollout, alias_);
+  const VersionKey second = fleet_.Publish(2);
+  const VersionKey third = fleet_.Publish(3);
+  fleet_.Override(third, "");
+  Settle({"e1"});
+  ASSERT_EQ(CommittedIn(kRollout), 3u);
+  Take(kRollout, {});
+  fleet_.Override(std::nullopt, "");
+  fleet_.Step(WatchOpened{1, second, kRollout});
+  EXPECT_EQ(fleet_.told_.back().superseded_by, third);
+  fleet_.Publish(4);
+  Settle({"e1"});
+  EXPECT_EQ(CommittedIn(kRollout), 4u);
+}
+
 TEST_F(SourcesTest, APoolThatFollowsWhatNamesNoVersionSaysSo) {
   const auto says = [&](const PoolName& pool) {
     const PoolStatus status = fleet_.PoolOf(pool);
