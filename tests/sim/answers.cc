@@ -18,6 +18,15 @@ bool IsVerdict(std::string_view reason) {
 
 }  // namespace
 
+// Nor does a mark count that was asked for and is not answered yet.
+void Answers::Forgotten(const MemberId& member) {
+  marks_.erase(member);
+  for (auto& [request, call] : open_) {
+    auto* mark = std::get_if<sync::MemberMarked>(&call);
+    if (mark != nullptr && mark->member == member) mark->why.clear();
+  }
+}
+
 void Answers::Asked(const sync::Event& call) {
   if (const auto* lease = std::get_if<sync::LeaseAsked>(&call)) {
     open_[lease->request] = call;
@@ -25,11 +34,7 @@ void Answers::Asked(const sync::Event& call) {
   }
   if (const auto* mark = std::get_if<sync::MemberMarked>(&call)) {
     open_[mark->request] = call;
-    marks_.erase(mark->member);
-    for (auto& [request, other] : open_) {
-      auto* earlier = std::get_if<sync::MemberMarked>(&other);
-      if (earlier != nullptr && earlier->member == mark->member) earlier->why.clear();
-    }
+    Forgotten(mark->member);
     std::get<sync::MemberMarked>(open_[mark->request]).why = mark->why.empty() ? " " : mark->why;
   }
   if (const auto* pin = std::get_if<sync::OverrideSet>(&call)) {

@@ -28,7 +28,7 @@ class Answers {
   // Of the members in a status: why they are not ready, and what operators have said of them.
   void Says(const std::vector<sync::MemberStatus>& members);
   // It is off the roster, with what an operator said of it.
-  void Forgotten(const MemberId& member) { marks_.erase(member); }
+  void Forgotten(const MemberId& member);
   // Of all leases in a status: none that was given back is among them.
   void SaysLeases(const std::vector<sync::LeaseStatus>& leases);
 

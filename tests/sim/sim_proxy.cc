@@ -422,8 +422,11 @@ void SimProxy::Do(const proxy::Load& effect) {
 }
 
 void SimProxy::Do(const proxy::Probe& effect) {
-  if (effect.question.kind != fleet::ProbeKind::kPresence)
+  if (effect.question.kind == fleet::ProbeKind::kPresence) {
+    told_apart_.erase(effect.name);  // by what it answers nothing is known of it any more
+  } else {
     CheckReleased(effect.name.value, kMemoryTags);
+  }
   if (effect.question.kind == fleet::ProbeKind::kReference && effect.question.reference.empty())
     sim_.oracle.Violate(2, effect.name.value + " is compared with what nobody has said");
   asked_of_[effect.op] = effect.name;
