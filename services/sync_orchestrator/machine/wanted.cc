@@ -142,7 +142,9 @@ void WantHistory(Core& core, const AdapterInfo& info, const Pool& pool, const Me
         row != nullptr && row->mode != fleet::RowMode::kClosed &&
         row->target == core.NameOf(history[i].version, member.observed->limits.kind);
     const Need need = lag == 0 || &history[i] == serves ? Need::kServed : Need::kMay;
-    if (in_window || served || need != Need::kMay) {
+    // What the store deleted while the window was smaller comes back into it, and from nowhere.
+    const bool is_there = !core.store_known || core.versions.contains(history[i].version.key);
+    if ((in_window && is_there) || served || need != Need::kMay) {
       wanted.Want(info.policy, pool, history[i].version, need, static_cast<uint32_t>(i));
     }
   }

@@ -118,5 +118,22 @@ TEST(Documents, WhatIsServedMustStayWhereItIsNotTheNewest) {
   EXPECT_TRUE(fleet.WantedOn("e4", 1)->must);
 }
 
+// An engine that cannot fetch it would be excluded for that.
+TEST(Documents, AWindowThatGrowsBringsNothingBackThatTheStoreHasDeleted) {
+  Fleet fleet;
+  fleet.Policy({.keep = {fleet::KeepRule::Kind::kCount, 1}});
+  fleet.Join("e1");
+  std::vector<VersionKey> versions;
+  for (uint64_t number = 1; number <= 3; ++number) {
+    versions.push_back(fleet.Publish(number));
+    for (int round = 0; round < 3; ++round) fleet.Obey("e1");
+  }
+  ASSERT_EQ(fleet.Committed(), 3u);
+  fleet.Delete(versions[0]);
+  fleet.Policy({.keep = {fleet::KeepRule::Kind::kCount, 3}});
+  EXPECT_FALSE(fleet.Wants("e1", 1));
+  EXPECT_TRUE(fleet.Wants("e1", 2));
+}
+
 }  // namespace
 }  // namespace lorry::sync
