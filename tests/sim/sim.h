@@ -24,6 +24,7 @@ constexpr int64_t kDrainDeadlineMostMs = 5'000;
 // In seeds of long pauses: beyond the stage deadline.
 constexpr int64_t kLongDrainDeadlineMostMs = 40'000;
 constexpr int64_t kFrameworkPauseMs = 20'000;  // the deadline of every proxy
+constexpr int64_t kDrainMs = 30'000;           // likewise, within what a run waits for at its end
 
 // Chances are per 1000; a seed draws its own of each, many of them zero (swarm testing).
 struct Faults {

@@ -104,6 +104,10 @@ class SimEngine {
     unseen_.clear();
   }
   uint32_t unseen(const EngineName& name) const;
+  uint32_t direct(const EngineName& name) const {
+    const auto its = direct_.find(name);
+    return its != direct_.end() ? its->second : 0;
+  }
 
   // Memory released, until it wakes or dies.
   void SetAsleep(bool asleep);

@@ -13,6 +13,7 @@ using proxy::Outcome;
 namespace {
 
 constexpr std::string_view kNames = "name/";
+constexpr int64_t kAsksAgainMs = 2'000;  // for an engine's load, while it waits for that to end
 
 bool Locks(const proxy::Record& record) {
   if (!record.value.has_value()) return false;
@@ -58,7 +59,7 @@ void SimProxy::Start() {
   proxy::Config config;
   config.member = member_;
   config.pool = pool_;
-  config.drain_ms = 30'000;  // within what a run waits for at its end
+  config.drain_ms = kDrainMs;
   config.framework_pause_ms = kFrameworkPauseMs;
   config.bindings_limit = SimBinder::kNames;
   if (sim_.plant == Plant::kFrameworkHasNoEnd) config.framework_pause_ms *= 100;
@@ -463,6 +464,7 @@ void SimProxy::Do(const proxy::AskOccupancy& effect) {
     const Outcome outcome = Reaches(effect.boot) ? Outcome::kOk : Outcome::kUnknown;
     doors_.back()->Report();
     if (outcome == Outcome::kOk) {
+      if (sim_.now() - load_shown_at_ > kAsksAgainMs) waits_since_ = sim_.now();
       engine_.HasShownLoad();
       load_shown_at_ = sim_.now();
     }

@@ -226,6 +226,7 @@ class SimProxy {
   uint64_t looks_on_in_ = 0;  // the life that looks every second
   Tick looked_at_ = 0;        // the last look is told then
   Tick load_shown_at_ = 0;    // by the engine, the last time
+  Tick waits_since_ = 0;      // it asks for that load again and again
   Tick stepped_at_ = 0;       // the machine, the last time
   proxy::OpId passed_ = 0;    // the last PassCall whose answer this life was told
   Tick blind_until_ = 0;

@@ -111,8 +111,10 @@ void SimProxy::CheckUnload(const EngineName& name) {
 
 // Whoever has a name leased may call it without the door at any moment: after the engine has told its
 // load, for as long as the machine believes that, and while a proxy that has decided is stalled.
+// And where what the engine has of it must go, they are cut off once that was waited for long enough.
 uint32_t SimProxy::UnknownOf(const EngineName& name) const {
   constexpr int64_t kBelievedMs = 1'000;  // it asks again then
+  if (stepped_at_ - waits_since_ >= kDrainMs - kBelievedMs) return engine_.direct(name);
   return stepped_at_ - load_shown_at_ <= kBelievedMs ? engine_.unseen(name) : 0;
 }
 
