@@ -134,6 +134,8 @@ void SimProxy::FrameworkUpdates(const std::string& text) {
 // rest of the memory, and room is made for that; but nothing else.
 void SimProxy::CheckReleased(const std::string& what, const proxy::MemoryTags& needed) {
   if (!engine_.up()) return;
+  // Somebody put it to sleep without the door, and no look has told yet.
+  if (engine_.asleep() && (!knows_asleep_ || was_awake_)) return;
   for (const std::string& tag : engine_.released()) {
     if (needed.contains(tag))
       sim_.oracle.Violate(6, absl::StrCat(what, " is moved on an engine that released its ", tag));

@@ -164,7 +164,9 @@ void HandleProbeDone(Core& core, const ProbeDone& event) {
     mishap = {fleet::Failure::kMember, "PROBE_BEHIND_OTHERS",
               "the engine went on answering other requests and did not come to the probe"};
   if (event.outcome != Outcome::kUnknown) EndTrial(*residency);  // else it stays on trial
-  const bool was_found = std::get<at::Probing>(residency->phase).was_found;
+  // So is what was loaded before a sleep, though the load was not judged until after it.
+  const bool was_found =
+      std::get<at::Probing>(residency->phase).was_found || residency->slept_on == core.boot;
   if (was_found && (event.outcome == Outcome::kRefused || event.outcome == Outcome::kFailed))
     return FailFound(core, *residency, std::move(mishap));
   if (event.outcome != Outcome::kOk)

@@ -1,4 +1,6 @@
 // Engines that say by themselves that they sleep: what is believed afterwards (memory.h).
+#include <algorithm>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/engine_proxy/machine/memory_bench.h"
@@ -279,6 +281,27 @@ TEST_F(MemoryTest, ALoadThatIsAnsweredInItsSleepIsProbedAfterwards) {
   bench_.See();
   EXPECT_TRUE(bench_.Routed(2));
   EXPECT_EQ(loads(), 1u) << "but for the one that was answered by hand";
+}
+
+// The engine may have lost it since it was loaded: that it answers as the base model is neither
+// believed nor held against the version.
+TEST_F(MemoryTest, ALoadThatIsJudgedAfterASleepIsMadeAgainWhereNobodyCanTell) {
+  bench_.silent_ = {kLoadEffect};
+  bench_.Desire(2, {2});
+  bench_.silent_.clear();
+  bench_.compared_ = fleet::ProbeComparison{0, 0};
+  bench_.engine_[Bench::NameOf(2)] = "/" + Bench::NameOf(2).value;
+  for (OpId op = 1; op < 400; ++op) bench_.Tell(LoadDone{op, Outcome::kBroken});
+  ASSERT_EQ(bench_.StateOf(2), ResidencyState::kLoading) << "it may have happened";
+  for (const bool asleep : {true, false}) {
+    bench_.asleep_ = asleep;
+    bench_.See();
+  }
+  bench_.Pass(Config().doubt_ms);
+  bench_.See();  // that the engine lives ends the doubt
+  const auto loads_of_2 = std::ranges::count(bench_.loads_, Bench::NameOf(2));
+  EXPECT_EQ(loads_of_2, 1) << "but for the one whose connection broke";
+  EXPECT_EQ(bench_.Told(2), "LOADED UNPROVEN");
 }
 
 }  // namespace
