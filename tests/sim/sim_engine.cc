@@ -74,8 +74,9 @@ void SimEngine::Forgotten() {
   released_.clear();
 }
 
-// vLLM does nothing where it sleeps already.
+// vLLM does nothing where it sleeps already, and wakes as a whole.
 void SimEngine::SetAsleep(bool asleep) {
+  if (KnowsOneSleep() && asleep_ && !asleep) released_.clear();
   const bool sleeps_already = KnowsOneSleep() && !released_.empty();
   asleep_ = up_ && asleep && !sleeps_already;
 }

@@ -311,7 +311,8 @@ WatchEvent ViewOf(const Core& core, const VersionKey& version, const PoolName& p
   if (source == nullptr) {
     if (auto refused = WhatRefused(core, pool, version)) return *std::move(refused);
   }
-  if (core.store_known && core.FindVersion(version) == nullptr) {
+  // Leases still name what the store has lost.
+  if (core.store_known && !core.versions.contains(version)) {
     return Unknown("UNKNOWN_VERSION", "it is not stored");
   }
   if (source != nullptr) return Following(core, id, pool, *source, version);

@@ -241,6 +241,23 @@ TEST(Watch, OfAVersionThatARollbackPassedByNamesWhatIsServedInstead) {
   EXPECT_EQ(fleet.told_.back().superseded_by, first);
 }
 
+TEST(Watch, OfALeasedVersionThatTheStoreHasLostSaysSo) {
+  Fleet fleet;
+  fleet.Join("e1");
+  fleet.Publish(1);
+  fleet.Obey("e1");
+  fleet.Of("e1").health = fleet::MemberHealth::kAsleep;
+  fleet.Report("e1");
+  const VersionKey second = fleet.Publish(2);
+  fleet.Lease({kMath, Selector::Kind::kNumber, {}, {}, second.number}, 60'000);
+  fleet.Step(WatchOpened{1, second, kRollout});
+  ASSERT_FALSE(fleet.told_.back().final);
+  fleet.Pass(fleet.config_.lost_after_ms);
+  fleet.Delete(second);
+  EXPECT_TRUE(fleet.told_.back().final);
+  EXPECT_EQ(fleet.told_.back().reason, "UNKNOWN_VERSION");
+}
+
 TEST(Watch, TellsHowFarEachMemberIs) {
   Fleet fleet;
   fleet.Join("e1");
