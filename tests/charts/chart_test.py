@@ -3,8 +3,10 @@
 import json
 import pathlib
 import re
+import socket
 import tempfile
 import unittest
+from unittest import mock
 
 import yaml
 from rendering import CHART, NARROWED, ROOT, SERVICES, VALUES, admits, lorry_containers, lorry_containers_of, objects, pod_specs, pod_templates, policies_of, render, run
@@ -289,8 +291,35 @@ class EnginesOfSeveralNodes(unittest.TestCase):
         waits = engine["lifecycle"]["preStop"]["exec"]["command"][-1]
         (admin,) = [p["containerPort"] for p in self.proxy["ports"] if p["name"] == "lorry-admin"]
         self.assertIn(f'os.environ["LWS_LEADER_ADDRESS"], {admin}', waits)
-        compile(waits, "preStop", "exec")
         self.assertEqual(self.other["spec"]["terminationGracePeriodSeconds"], self.leader["spec"]["terminationGracePeriodSeconds"])
+
+    def waits_for_its_leader(self, *answers: Exception | None) -> tuple[int, float]:
+        """Runs the hook of another node's engine, whose looks at its leader end so, the last one again and again. How many looks, how long."""
+        (engine,) = self.other["spec"]["containers"]
+        looks, now = 0, 1000.0
+
+        def look(*_):
+            nonlocal looks
+            looks += 1
+            answer = answers[min(looks, len(answers)) - 1]
+            if answer is not None:
+                raise answer
+            return mock.Mock()
+
+        def sleep(seconds):
+            nonlocal now
+            now += seconds
+
+        with mock.patch("socket.create_connection", look), mock.patch("time.sleep", sleep), mock.patch("time.monotonic", lambda: now), \
+                mock.patch.dict("os.environ", LWS_LEADER_ADDRESS="leader"):
+            exec(engine["lifecycle"]["preStop"]["exec"]["command"][-1], {})  # noqa: S102 - what the pod runs
+        return looks, now - 1000.0
+
+    def test_an_engine_waits_on_after_a_look_up_that_failed_and_no_longer_for_a_leader_that_is_gone(self):
+        self.assertEqual(self.waits_for_its_leader(None, socket.gaierror(-3, "again"), None, TimeoutError(), None, ConnectionRefusedError())[0], 6)
+        looks, waited = self.waits_for_its_leader(None, socket.gaierror(-2, "unknown"))
+        self.assertGreater(looks, 2)
+        self.assertAlmostEqual(waited, 10, delta=2)
 
     def test_the_certificate_has_the_followers_names_and_the_policy_lets_their_leader_in(self):
         (certificate,) = [i["spec"] for i in self.items if i["kind"] == "Certificate"]

@@ -173,12 +173,16 @@ lifecycle:
         - |
           {{- if .follows }}
           import os, socket, time
-          try:
-              while True:
+          lost = None  # since when nothing was heard of the leader
+          while lost is None or time.monotonic() < lost + 10:
+              try:
                   socket.create_connection((os.environ["LWS_LEADER_ADDRESS"], {{ .root.Values.proxy.ports.admin }}), 5).close()
-                  time.sleep(0.5)
-          except OSError:
-              pass  # it does not listen any more
+                  lost = None
+              except ConnectionRefusedError:
+                  break  # it does not listen any more
+              except OSError:  # one name that was not found says nothing; of a leader that is gone none is
+                  lost = lost or time.monotonic()
+              time.sleep(0.5)
           {{- else }}
           import socket, time
           while socket.socket().connect_ex(("127.0.0.1", {{ .root.Values.proxy.ports.admin }})) == 0:
