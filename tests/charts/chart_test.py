@@ -74,7 +74,8 @@ class Chart(unittest.TestCase):
                                  ("engine.enabled=true,engine.image=x,proxy.baseModel.volume=models", "proxy.baseModel.mountPath"),
                                  ("engine.enabled=true,engine.image=x,engine.terminationGracePeriodSeconds=60", "proxy.drainSeconds"),
                                  ("engine.enabled=true,engine.image=x,engine.strategy.maxUnavailable=0", "engine.strategy"),
-                                 ("tls.enabled=true,tls.existingSecret=x,tls.clientCertificates=false,auth.enabled=false", "auth.enabled")):
+                                 ("tls.enabled=true,tls.existingSecret=x,tls.clientCertificates=false,auth.enabled=false", "auth.enabled"),
+                                 ("tls.enabled=true,tls.certManager.enabled=true,auth.enabled=false", "tls.certManager.uris")):
             done = run("helm", "template", "release", str(CHART), "--set", setting)
             self.assertNotEqual(done.returncode, 0)
             self.assertIn(missing, done.stderr)
