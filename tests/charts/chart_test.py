@@ -93,6 +93,13 @@ class Pods(unittest.TestCase):
                 self.assertEqual(security["seccompProfile"], {"type": "RuntimeDefault"})
                 self.assertIn("limits", container["resources"])
 
+    def test_no_start_of_a_pod_goes_through_all_files_of_its_volumes(self):
+        """Kubernetes does for an fsGroup, unless told otherwise; a volume of models or images takes minutes."""
+        for values in VALUES:
+            for pod in pod_specs(objects("-f", str(values))):
+                security = pod["securityContext"]
+                self.assertEqual(security.get("fsGroupChangePolicy"), "OnRootMismatch" if "fsGroup" in security else None, values.name)
+
     def test_the_proxy_is_a_native_sidecar_that_starts_without_its_engine(self):
         (pod,) = [p for p in pod_specs(objects("-f", str(CHART / "ci/vllm-values.yaml"))) if p.get("initContainers")]
         (proxy,) = pod["initContainers"]

@@ -36,8 +36,9 @@ spec:
   imagePullSecrets:
     {{- toYaml . | nindent 4 }}
   {{- end }}
-  # The proxy writes as this group; engines' own images decide whom they run as.
-  securityContext: {fsGroup: 65532}
+  # The proxy reads a volume with the model (proxy.baseModel.volume) as this group; engines' own images decide whom they run as. Not at each
+  # start: that would change the group of every file of a volume that may have millions.
+  securityContext: {fsGroup: 65532, fsGroupChangePolicy: OnRootMismatch}
   initContainers:
     {{- include (ternary "lorry.engineProxy.sidecar" "lorry.engineProxy.follower" $leads) $args | nindent 4 }}
   containers:
