@@ -172,11 +172,20 @@ class Pods(unittest.TestCase):
             for probe in ("startupProbe", "livenessProbe"):
                 self.assertIn(f"http://127.0.0.1:{engine['ports'][0]['containerPort']}/health", engine[probe]["exec"]["command"][-1])
 
-    def test_an_engine_that_hangs_does_not_wait_for_its_proxy_to_end(self):
-        """Its preStop hook does, and runs also for a failed probe, when the proxy goes on: only the probe's own grace period ends that."""
-        probes = [c[probe] for values in VALUES for pod in pod_specs(objects("-f", str(values))) for c in pod["containers"]
-                  if "connect" in str(c.get("lifecycle")) for probe in ("startupProbe", "livenessProbe") if probe in c]
-        self.assertEqual({probe.get("terminationGracePeriodSeconds") for probe in probes}, {30})
+    def test_what_hangs_does_not_go_on_for_the_grace_period_of_its_pod(self):
+        """An engine's preStop hook waits for its proxy, also after a failed probe, when the proxy goes on; no SIGTERM ends a program that
+        hangs. Only the probe's own grace period ends either. Kubernetes refuses one of a readiness probe."""
+        seen = set()
+        for values in VALUES:
+            for pod in pod_specs(objects("-f", str(values))):
+                for container in pod.get("initContainers", []) + pod["containers"]:
+                    grace = {probe: container[probe].get("terminationGracePeriodSeconds") for probe in ("startupProbe", "livenessProbe", "readinessProbe")
+                             if probe in container}
+                    self.assertIsNone(grace.pop("readinessProbe", None), container["name"])
+                    for seconds in grace.values():
+                        self.assertIn(seconds, (10, 30), container["name"])
+                        seen.add(container["name"])
+        self.assertEqual(seen, {"engine", *SERVICES})
 
     def test_a_paused_sglang_answers_its_liveness_probe(self):
         """Its /health generates a token, which fails during a pause, unless this variable says otherwise."""

@@ -188,16 +188,21 @@ runAsGroup: 65532
 seccompProfile: {type: RuntimeDefault}
 {{- end -}}
 
-{{/* Liveness and readiness at the admin port. Live does not wait for anybody else; ready does. */}}
+{{/*
+Liveness and readiness at the admin port. Live does not wait for anybody else; ready does. A program that hangs does not end by SIGTERM,
+and is killed when the time is over that its probe gives it: without one of its own, the pod's whole grace period, in which proxies drain.
+*/}}
 {{- define "lorry.probes" -}}
 startupProbe:
   httpGet: {path: /livez, port: {{ .port }}}
   periodSeconds: 1
   failureThreshold: 60
+  terminationGracePeriodSeconds: 10
 livenessProbe:
   httpGet: {path: /livez, port: {{ .port }}}
   periodSeconds: 10
   timeoutSeconds: 5
+  terminationGracePeriodSeconds: 10
 readinessProbe:
   httpGet: {path: /readyz, port: {{ .port }}}
   periodSeconds: 5
