@@ -64,7 +64,7 @@ class Chart(unittest.TestCase):
     def test_wrong_values_are_refused_before_anything_is_made(self):
         for setting in ("store.replicas=3", "proxy.pool=Rollout Pool", "engine.replicas=two", "store.ports.grpc=70000",
                         "image.pullPolicy=Sometimes", "store.persistence.size=lots", "storre.image.repository=x", "engine.nodes=0",
-                        "proxy.extraArgs={no-dashes}", "engine.strategy.maxSurge=few", "engine.strategy.type=Recreate", "store.hold=yes", "listenHost=10.0.0.1", "store.address=http://store:7400"):
+                        "proxy.extraArgs={no-dashes}", "engine.strategy.maxSurge=few", "engine.strategy.type=Recreate", "store.hold=yes", "store.cluster=x", "orchestrator.cluster=of two", "engine.groupRestartPolicy=Always", "listenHost=10.0.0.1", "store.address=http://store:7400"):
             done = run("helm", "template", "release", str(CHART), "--set", setting)
             self.assertNotEqual(done.returncode, 0, f"{setting} was accepted")
 

@@ -56,6 +56,19 @@ class TwoReleases(unittest.TestCase):
         # The longest name that a pod has, of a group below a thousand, and what a member's name may have.
         self.assertLessEqual(len(one.removeprefix("--member=").replace("$(LORRY_MEMBER)", "x" * len(f"{'r' * 39}-engine-999"))), 63)
 
+    def test_of_one_store_have_orchestrators_of_different_names(self):
+        """By its name an orchestrator holds versions at the store; one of the same name would take the other's for its own."""
+        def cluster(*arguments):
+            (orchestrator,) = [c for c in lorry_containers(objects(*arguments)) if c["name"] == "sync-orchestrator"]
+            return ([a.split("=", 1)[1] for a in orchestrator["args"] if a.startswith("--cluster=")] or ["lorry"])[-1]
+
+        joins = "store.enabled=false,store.address=release-lorry-store.fleet.svc:7400"
+        self.assertEqual(cluster(), "lorry", "as it was called before it could be said")
+        self.assertEqual(cluster("--set", f"{joins},orchestrator.cluster=eval"), "eval")
+        self.assertEqual(cluster("--set", f"{joins},orchestrator.extraArgs={{--cluster=eval}}"), "eval")
+        refused = run("helm", "template", "two", str(CHART), "--set", joins)
+        self.assertIn("orchestrator.cluster", refused.stderr)
+
     def test_of_a_long_name_have_pods(self):
         """Kubernetes puts a StatefulSet's name and a hash, 11 characters, into a label of its pods, which has 63 at most."""
         for values in VALUES:
