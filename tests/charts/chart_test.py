@@ -310,6 +310,11 @@ class EnginesOfSeveralNodes(unittest.TestCase):
         self.assertIn(f'os.environ["LWS_LEADER_ADDRESS"], {admin}', waits)
         self.assertEqual(self.other["spec"]["terminationGracePeriodSeconds"], self.leader["spec"]["terminationGracePeriodSeconds"])
 
+    def test_a_group_is_made_anew_as_a_whole_unless_the_values_leave_it_alone(self):
+        self.assertEqual(self.groups["spec"]["leaderWorkerTemplate"]["restartPolicy"], "RecreateGroupOnPodRestart")
+        items = objects("-f", str(CHART / "ci/nodes-values.yaml"), "--set", "engine.groupRestartPolicy=None")
+        self.assertEqual([i["spec"]["leaderWorkerTemplate"]["restartPolicy"] for i in items if i["kind"] == "LeaderWorkerSet"], ["None"])
+
     def waits_for_its_leader(self, *answers: Exception | None) -> tuple[int, float]:
         """Runs the hook of another node's engine, whose looks at its leader end so, the last one again and again. How many looks, how long."""
         (engine,) = self.other["spec"]["containers"]
