@@ -30,9 +30,10 @@ absl::Status Readiness::Judge(const fleet::Observed& observed, const DoorTable& 
   if (observed.health == fleet::MemberHealth::kJoining)
     return absl::UnavailableError(absl::StrCat("joining: ", observed.health_detail));
   // An engine that sleeps loads nothing: nobody may wait for that.
-  if (was_ready_ || observed.health != fleet::MemberHealth::kReady) return absl::OkStatus();
+  if (ready_boot_ == observed.boot || observed.health != fleet::MemberHealth::kReady)
+    return absl::OkStatus();
   absl::Status owed = WhatIsOwed(table);
-  was_ready_ = owed.ok();
+  if (owed.ok()) ready_boot_ = observed.boot;
   return owed;
 }
 

@@ -69,6 +69,25 @@ TEST_F(ReadinessTest, AVersionThatTheEngineRefusesKeepsNoOtherAway) {
   EXPECT_EQ(Why(), "");
 }
 
+// Whoever came meanwhile would be refused at the door.
+TEST_F(ReadinessTest, AnEngineThatWasRestartedIsReadyOnceItServesAgain) {
+  observed_.boot = BootId("first");
+  Row("policy", RowMode::kOpen);
+  EXPECT_EQ(Why(), "");
+  observed_.health = MemberHealth::kJoining;
+  EXPECT_NE(Why(), "");
+  observed_.health = MemberHealth::kReady;
+  table_.rows[0].mode = RowMode::kClosed;
+  table_.rows[0].catching_up = true;
+  EXPECT_EQ(Why(), "") << "the same process was only slow to answer";
+  observed_.boot = BootId("second");
+  EXPECT_THAT(Why(), testing::HasSubstr("policy"));
+  table_.rows[0].waits_for = "SHAPES_DIFFER";
+  EXPECT_EQ(Why(), "") << "what it refuses is not waited for, as at first";
+  table_.rows[0].waits_for = "";
+  EXPECT_EQ(Why(), "") << "it was ready in this life";
+}
+
 TEST_F(ReadinessTest, AnEngineThatSleepsOwesNothingYet) {
   table_.awaits_desired = true;
   observed_.health = MemberHealth::kAsleep;
