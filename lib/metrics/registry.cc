@@ -18,7 +18,8 @@
 namespace lorry::metrics {
 
 Buckets DurationBuckets() {
-  return {.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120};
+  return {.001, .0025, .005, .01, .025, .05, .1,  .25, .5,   1,
+          2.5,  5,     10,   30,  60,   120, 300, 600, 1800, 3600};
 }
 
 Buckets ByteBuckets() {

@@ -161,6 +161,15 @@ TEST_F(PerAdapterTest, GoesWithItsAdapter) {
   EXPECT_THAT(text, HasSubstr("{adapter=\"other\"} 5"));
 }
 
+// A pause, a rollout or a version that a barrier holds up may take so long, and a quantile of what
+// lies beyond the last bucket says nothing.
+TEST(Registry, TellsHowManyMinutesSomethingTook) {
+  Registry registry(kInfo);
+  registry.AddHistogram("lorry_test_seconds", "Seconds", DurationBuckets()).Observe(599);
+  EXPECT_THAT(registry.Scrape(), AllOf(HasSubstr("lorry_test_seconds_bucket{le=\"300\"} 0"),
+                                       HasSubstr("lorry_test_seconds_bucket{le=\"600\"} 1")));
+}
+
 #ifdef LORRY_PROMTOOL
 TEST(Registry, PromtoolFindsNothingWrong) {
   Registry registry(kInfo);
