@@ -96,6 +96,14 @@ int64_t LargestLag(const Status& status, const PoolStatus& pool) {
   return lag;
 }
 
+int64_t PoisonedVersions(const Status& status) {
+  std::set<VersionKey> versions;
+  for (const VerdictStatus& verdict : status.verdicts) {
+    if (verdict.verdict == Verdict::kPoisoned) versions.insert(verdict.version);
+  }
+  return static_cast<int64_t>(versions.size());
+}
+
 Gauges::Gauges(metrics::Registry& registry, Orchestrator& orchestrator, const StoreLink& store,
                ServingMetrics& serving, const Clock& clock)
     : registry_(registry),
@@ -141,8 +149,7 @@ void Gauges::Refresh() {
       store_.connected() ? 1 : 0);
   Set({"lorry_leases", "Leases that are alive"}, {}, static_cast<double>(status->leases.size()));
   Set({"lorry_poisoned_versions", "Versions that killed engines and are not staged any more"}, {},
-      static_cast<double>(
-          std::ranges::count(status->verdicts, Verdict::kPoisoned, &VerdictStatus::verdict)));
+      static_cast<double>(PoisonedVersions(*status)));
   Set({"lorry_orchestrator_term", "Term of this orchestrator's reign; grows with each start"}, {},
       static_cast<double>(status->term.term));
   std::erase_if(shown_, [this](const auto& entry) {

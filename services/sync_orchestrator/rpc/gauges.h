@@ -41,6 +41,9 @@ SyncObserver::Sinks PhaseMetrics(metrics::Registry& registry, ServingMetrics& se
 // counted and epochs are not subtracted, because a sync that was broken off has used an epoch too.
 int64_t LargestLag(const Status& status, const PoolStatus& pool);
 
+// Each once, of however many kinds of engines it killed some.
+int64_t PoisonedVersions(const Status& status);
+
 // Refreshed on the scraper's thread. All outlive it; it must outlive the admin server.
 class Gauges {
  public:

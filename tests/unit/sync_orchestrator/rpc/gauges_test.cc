@@ -49,6 +49,18 @@ TEST(LargestLag, CountsDecisionsAndNotEpochs) {
   EXPECT_EQ(LargestLag(status, pool), 1);
 }
 
+TEST(PoisonedVersions, AreCountedOnceHoweverManyKindsOfEnginesTheyKilled) {
+  const auto verdict = [](uint64_t number, const char* release, Verdict is) {
+    return VerdictStatus{.version = {kPolicy, RunId(1), VersionNumber(number)},
+                         .group = EngineGroup(release),
+                         .verdict = is};
+  };
+  Status status;
+  status.verdicts = {verdict(1, "0.31", Verdict::kPoisoned), verdict(1, "0.32", Verdict::kPoisoned),
+                     verdict(2, "0.31", Verdict::kPoisoned), verdict(3, "0.31", Verdict::kRefused)};
+  EXPECT_EQ(PoisonedVersions(status), 2);
+}
+
 // How many series of the name there are.
 int SeriesOf(metrics::Registry& registry, std::string_view name) {
   const std::vector<std::string> lines = absl::StrSplit(registry.Scrape(), '\n');
