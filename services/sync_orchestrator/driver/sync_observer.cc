@@ -71,7 +71,10 @@ std::vector<SyncObserver::Key> SyncObserver::OnPersisted(const std::vector<Recor
   MutexLock lock(mutex_);
   std::vector<Key> follow;
   for (const Record& record : records) {
-    if (!record.value.has_value()) continue;
+    if (!record.value.has_value()) {
+      refused_.erase(record.key);
+      continue;
+    }
     const PoolName pool = PoolOf(record.key);
     if (const auto* sync = std::get_if<SyncRecord>(&*record.value)) {
       HandleSync({sync->version.key, pool}, sync->epoch, began);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <optional>
 
 namespace lorry::sync {
 namespace {
@@ -61,7 +62,8 @@ class Counted : public testing::Test {
     return {AdapterName("policy"), RunId(1), VersionNumber(number)};
   }
   SyncObserver::Key KeyOf(uint64_t number) const { return {Version(number), pool_}; }
-  std::vector<SyncObserver::Key> Persist(RecordValue value, const std::string& kind) {
+  std::vector<SyncObserver::Key> Persist(std::optional<RecordValue> value,
+                                         const std::string& kind) {
     ++now_;
     return observer_.OnPersisted({{kind + "/policy/rollout", std::move(value)}}, now_, now_);
   }
@@ -102,6 +104,16 @@ TEST_F(Counted, ARollbackIsMeasuredLikeAnyOtherSync) {
     observer_.OnEnded(KeyOf(1), WatchEvent::State::kActive, ++now_);
   }
   EXPECT_EQ(phases_["activate"], 2);
+}
+
+TEST_F(Counted, WhatAPoolTurnedAwayIsForgottenWithIt) {
+  const PoolRecord full{.refused = {Version(1)}};
+  Persist(full, "pool");
+  Persist(full, "pool");
+  EXPECT_EQ(ended_["failed"], 1);
+  Persist(std::nullopt, "pool");
+  Persist(full, "pool");
+  EXPECT_EQ(ended_["failed"], 2);
 }
 
 TEST_F(Counted, WhatAnEarlierProcessCountedIsNotCountedAgain) {
