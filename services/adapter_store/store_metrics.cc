@@ -13,6 +13,9 @@ constexpr char kAdapterBytes[] = "lorry_store_adapter_bytes";
 constexpr char kLost[] = "CONNECTION_LOST";
 constexpr const char* kTransferErrors[] = {kLost,        "RANGE_CORRUPT",  "RANGE_CONFLICT",
                                            "BAD_TICKET", "TICKET_EXPIRED", "TOO_MANY_SESSIONS"};
+constexpr const char* kDeaths[] = {
+    "UPLOAD_DEAD",     "ATTEMPT_FENCED",    "RUN_FENCED",    "RANGE_CONFLICT", "RANGE_CORRUPT",
+    "IMAGE_MALFORMED", "TENSOR_NOT_FINITE", "NORM_EXCEEDED", "DISK_FULL",      "DISK_FAILED"};
 constexpr size_t kAdaptersRead = 1'000;  // at once, of the catalogue
 
 absl::StatusOr<std::vector<Adapter>> AllAdapters(Catalog& catalog) {
@@ -43,7 +46,10 @@ StoreMetrics::StoreMetrics(metrics::Registry& registry)
           },
           [&registry](const std::string& adapter) {
             registry.Remove(kAdapterBytes, {{"adapter", adapter}});
-          }) {}
+          }) {
+  // Prometheus counts no death that a series begins with.
+  for (const std::string_view reason : kDeaths) (void)UploadsEnded("dead", reason);
+}
 
 void StoreMetrics::UploadStored(int64_t took_ms) {
   UploadEnded("stored", "");
@@ -54,15 +60,18 @@ void StoreMetrics::UploadStored(int64_t took_ms) {
 }
 
 void StoreMetrics::UploadEnded(std::string_view result, std::string_view reason) {
-  registry_
-      .AddCounter("lorry_store_uploads_total",
-                  "Uploads that ended: result is stored or dead, reason says why one died",
-                  {{"result", std::string(result)}, {"reason", std::string(reason)}})
-      .Add();
+  UploadsEnded(result, reason).Add();
 }
 
 void StoreMetrics::Set(const std::string& name, const std::string& help, double value) {
   registry_.AddGauge(name, help).Set(value);
+}
+
+metrics::Counter StoreMetrics::UploadsEnded(std::string_view result, std::string_view reason) {
+  return registry_.AddCounter(
+      "lorry_store_uploads_total",
+      "Uploads that ended: result is stored or dead, reason says why one died",
+      {{"result", std::string(result)}, {"reason", std::string(reason)}});
 }
 
 metrics::Counter StoreMetrics::TransferErrors(std::string_view transport, std::string_view reason) {
@@ -126,7 +135,7 @@ void StoreMetrics::Refresh(const std::string& transport, const transfer::Transpo
                     {{"transport", transport}, {"direction", direction}})
         .Add(static_cast<double>(now - before));
   };
-  // Prometheus counts no failure that a series begins with.
+  // As with deaths.
   for (const std::string_view reason : kTransferErrors) (void)TransferErrors(transport, reason);
   bytes("in", stats.bytes_received, last.bytes_received);
   bytes("out", stats.bytes_sent, last.bytes_sent);

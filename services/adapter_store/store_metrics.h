@@ -31,6 +31,7 @@ class StoreMetrics {
  private:
   // A gauge is not there before it is known: a disk that keeps whoever reads it is no full one.
   void Set(const std::string& name, const std::string& help, double value);
+  metrics::Counter UploadsEnded(std::string_view result, std::string_view reason);
   metrics::Counter TransferErrors(std::string_view transport, std::string_view reason);
   // A gauge that stands for an adapter, or for all that are beyond the cap.
   struct Share {

@@ -76,6 +76,18 @@ TEST_F(StoreMetricsTest, FailedTransfersAreCountedFromNone) {
   EXPECT_THAT(registry_.Scrape(), HasSubstr(said(1)));
 }
 
+TEST_F(StoreMetricsTest, DeadUploadsAreCountedFromNone) {
+  const auto said = [](const char* reason, int dead) {
+    return absl::StrCat("lorry_store_uploads_total{reason=\"", reason, "\",result=\"dead\"} ", dead,
+                        "\n");
+  };
+  EXPECT_THAT(registry_.Scrape(),
+              AllOf(HasSubstr(said("UPLOAD_DEAD", 0)), HasSubstr(said("TENSOR_NOT_FINITE", 0)),
+                    HasSubstr(said("DISK_FULL", 0))));
+  metrics_.UploadEnded("dead", "UPLOAD_DEAD");
+  EXPECT_THAT(registry_.Scrape(), HasSubstr(said("UPLOAD_DEAD", 1)));
+}
+
 TEST_F(StoreMetricsTest, AddsUpThoseBeyondTheCap) {
   for (size_t i = 0; i < metrics::kAdaptersMax; ++i)
     ASSERT_THAT(catalog_->SetAdapter(AdapterName(absl::StrCat("a", i)), {}, std::nullopt), IsOk());
