@@ -58,6 +58,8 @@ ProxyMetrics::ProxyMetrics(metrics::Registry& registry)
                                        {{"outcome", "done"}})),
       unload_deadline_(registry.AddCounter("lorry_proxy_unload_total", "Unloads by outcome",
                                            {{"outcome", "deadline"}})),
+      unload_broken_(registry.AddCounter("lorry_proxy_unload_total", "Unloads by outcome",
+                                         {{"outcome", "broken"}})),
       unload_refused_(registry.AddCounter("lorry_proxy_unload_total", "Unloads by outcome",
                                           {{"outcome", "refused"}})),
       observed_(GaugeOfAdapters(registry, "lorry_proxy_observed_version",
@@ -122,6 +124,7 @@ void ProxyMetrics::OnUnloaded(Outcome outcome) {
     case Outcome::kOk:
       return unload_done_.Add();
     case Outcome::kBroken:
+      return unload_broken_.Add();
     case Outcome::kUnknown:
       return unload_deadline_.Add();
     case Outcome::kRefused:

@@ -57,7 +57,7 @@ class ProxyMetrics final : public DoorMetrics {
   metrics::Counter pauses_overdue_;
   uint64_t overdue_counted_ = 0;  // likewise
   metrics::Histogram pause_seconds_;
-  metrics::Counter boots_, unload_done_, unload_deadline_, unload_refused_;
+  metrics::Counter boots_, unload_done_, unload_deadline_, unload_broken_, unload_refused_;
   struct Gap {
     metrics::Gauge mean, max;
   };

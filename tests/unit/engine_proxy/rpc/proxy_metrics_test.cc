@@ -1,9 +1,14 @@
 #include "services/engine_proxy/rpc/proxy_metrics.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <string>
 
 namespace lorry::proxy {
 namespace {
+
+using ::testing::HasSubstr;
 
 TEST(WithoutSlot, CountsWhatWaitsAndNotWhatFillsTheEngine) {
   fleet::Observed observed;
@@ -14,6 +19,18 @@ TEST(WithoutSlot, CountsWhatWaitsAndNotWhatFillsTheEngine) {
   EXPECT_EQ(WithoutSlot(observed), 0) << "it is on disk until it is asked for";
   observed.residencies[2].no_slot = true;
   EXPECT_EQ(WithoutSlot(observed), 1);
+}
+
+// An engine that died of something else keeps no version.
+TEST(ProxyMetrics, AnUnloadThatItsEnginesEndBrokeMissedNoDeadline) {
+  metrics::Registry registry{{.service = "engine-proxy", .version = "0"}};
+  ProxyMetrics metrics(registry);
+  metrics.OnUnloaded(Outcome::kBroken);
+  const std::string text = registry.Scrape();
+  EXPECT_THAT(text, HasSubstr("lorry_proxy_unload_total{outcome=\"broken\"} 1"));
+  EXPECT_THAT(text, HasSubstr("lorry_proxy_unload_total{outcome=\"deadline\"} 0"));
+  metrics.OnUnloaded(Outcome::kUnknown);
+  EXPECT_THAT(registry.Scrape(), HasSubstr("lorry_proxy_unload_total{outcome=\"deadline\"} 1"));
 }
 
 }  // namespace
