@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from lorry.common.v1 import adapter_pb2
 from lorry.engine.v1 import follower_pb2, proxy_pb2
 from lorry.store.v1 import store_pb2, store_pb2_grpc
 from lorry.sync.v1 import sync_pb2
-from lorry.transfer.v1 import transfer_pb2
+from lorry.transfer.v1 import transfer_pb2, ucx_pb2
 from testing.engines import ROOT, free_port
 from testing.fleet import Fleet, Service
 from testing.raw_publish import RawImage
@@ -79,8 +80,8 @@ ROWS: dict[str, set[str]] = {
     "engine.v1.FollowerService/Follow": {"engine", "operator"},
 }
 # Served to whoever shows a ticket of the store, whatever else they show.
-BY_TICKET = {"transfer.v1.TransferService/Get", "transfer.v1.TransferService/Put"}
-FILES = (store_pb2, sync_pb2, proxy_pb2, follower_pb2, transfer_pb2)
+BY_TICKET = {"transfer.v1.TransferService/Get", "transfer.v1.TransferService/Put", "transfer.v1.UcxService/Attach"}
+FILES = (store_pb2, sync_pb2, proxy_pb2, follower_pb2, transfer_pb2, ucx_pb2)
 REFUSALS = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
 
 
@@ -117,15 +118,22 @@ def request_of(method: descriptor.MethodDescriptor) -> bytes:
     return bytes(request.SerializeToString())
 
 
+def only(request: bytes, answered: threading.Event) -> Iterator[bytes]:
+    """One message of a stream that stays open: of a client that leaves, a service may not say what it thinks of it."""
+    yield request
+    answered.wait(10)
+
+
 def answer(channel: grpc.Channel, method: descriptor.MethodDescriptor, caller: str) -> grpc.StatusCode:
     """How the call ends, or OK as soon as a stream has said something."""
     path = f"/{method.containing_service.full_name}/{method.name}"
     token = TOKENS[caller].split()[1] if caller in TOKENS else ""
     options = {"metadata": (("authorization", f"Bearer {token}"),) if token else (), "timeout": 10.0}
     request = request_of(method)
+    answered = threading.Event()
     try:
         if method.client_streaming:
-            replies = channel.stream_stream(path)(iter([request]), **options)
+            replies = channel.stream_stream(path)(only(request, answered), **options)
         elif method.server_streaming:
             replies = channel.unary_stream(path)(request, **options)
         else:
@@ -137,6 +145,8 @@ def answer(channel: grpc.Channel, method: descriptor.MethodDescriptor, caller: s
     except grpc.RpcError as error:
         assert isinstance(error, grpc.Call)
         return error.code()
+    finally:
+        answered.set()
 
 
 @pytest.fixture(scope="module")
