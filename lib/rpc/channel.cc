@@ -7,6 +7,7 @@
 #include <grpcpp/support/client_interceptor.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <map>
@@ -62,11 +63,16 @@ class ShownToken {
   }
 
  private:
-  // A file that is gone or empty for a moment takes no token away.
+  // A file that is gone, empty or wrong takes no token away.
   void Look() LORRY_REQUIRES(mutex_) {
     const FileStamp stamp = StampOf(file_);
     if (stamp == stamp_) return;
     const absl::StatusOr<std::string> token = TokenToShow("", file_);
+    std::string complaint(token.status().message());
+    if (complaint != complaint_ && !token.ok()) {
+      spdlog::error("{}; until that is mended, the token that was read before is shown", complaint);
+    }
+    complaint_ = std::move(complaint);
     if (!token.ok() || token->empty()) return;
     header_ = absl::StrCat("Bearer ", *token);
     stamp_ = stamp;
@@ -76,6 +82,8 @@ class ShownToken {
   Mutex mutex_;
   std::string header_ LORRY_GUARDED_BY(mutex_);
   FileStamp stamp_ LORRY_GUARDED_BY(mutex_);
+  // What was said of a file that holds no token; empty: it does.
+  std::string complaint_ LORRY_GUARDED_BY(mutex_);
   Tick next_look_ LORRY_GUARDED_BY(mutex_) = 0;
 };
 
@@ -224,7 +232,14 @@ absl::StatusOr<std::string> TokenToShow(const std::string& token, const std::str
     LORRY_ASSIGN_OR_RETURN(shown, ReadFile(token_file));
   }
   absl::StripAsciiWhitespace(&shown);
-  return shown;
+  // gRPC ends the process over a header that has other bytes, and prints it. A space is between two
+  // words, of which no server knows both as one token.
+  if (std::all_of(shown.begin(), shown.end(), absl::ascii_isgraph)) return shown;
+  return Error(absl::StatusCode::kInvalidArgument, "",
+               absl::StrCat(token.empty() ? absl::StrCat("the file ", token_file)
+                                          : std::string("what was given as the token"),
+                            " is not one token: a single word of ASCII characters, and nothing "
+                            "else beside it"));
 }
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const ChannelOptions& options) {

@@ -27,7 +27,7 @@ struct ChannelOptions {
   std::string target;  // host:port, unix:path, dns:///name:port
   ClientTls tls = {};
   // Sent as `authorization: Bearer ...`: `token` itself, or what `token_file` holds, which is read
-  // again when it changes.
+  // again when it changes; while it is gone, empty or wrong, what it held before is shown.
   std::string token = {};
   std::string token_file = {};
   // Idempotent calls, "lorry.store.v1.StoreService/GetVersion" or "lorry.store.v1.StoreService" for
@@ -47,11 +47,12 @@ bool IsLoopback(const std::string& address);
 bool SendsTokenInClear(const ChannelOptions& options);
 
 // `token`, or else what `token_file` holds, without the white space around it; empty: neither is
-// given. INVALID_ARGUMENT when the file cannot be read.
+// given. INVALID_ARGUMENT, which never quotes it, when the file cannot be read or is more than one
+// word of ASCII characters.
 absl::StatusOr<std::string> TokenToShow(const std::string& token, const std::string& token_file);
 
-// INVALID_ARGUMENT when a named file cannot be read. Connects on first use. Warns in the log where
-// a token goes in clear.
+// INVALID_ARGUMENT when a named file cannot be read, or as TokenToShow. Connects on first use.
+// Warns in the log where a token goes in clear.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const ChannelOptions& options);
 
 // Every call has a deadline.

@@ -75,10 +75,10 @@ def test_credentials_come_from_arguments_then_from_the_environment(
     monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
     for name in ("TOKEN", "TOKEN_FILE", "CA_FILE", "CERT_FILE", "KEY_FILE"):
-        monkeypatch.setenv(f"LORRY_{name}", f"of {name}")
+        monkeypatch.setenv(f"LORRY_{name}", f"OF_{name}")
     everything = Credentials.find(None, None, None, None, None)
-    assert everything == Credentials("of TOKEN", "of TOKEN_FILE", "of CA_FILE", "of CERT_FILE", "of KEY_FILE")
-    assert everything.metadata() == [("authorization", "Bearer of TOKEN")]
+    assert everything == Credentials("OF_TOKEN", "OF_TOKEN_FILE", "OF_CA_FILE", "OF_CERT_FILE", "OF_KEY_FILE")
+    assert everything.metadata() == [("authorization", "Bearer OF_TOKEN")]
     file = tmp_path / "token"
     file.write_text("first\n")
     named = Credentials.find(None, str(file), "other", None, None)
@@ -98,6 +98,24 @@ def test_a_token_file_that_is_being_replaced_takes_no_token_away(tmp_path: pathl
         assert dict(shown.metadata()).get("authorization") == header
     file.unlink()
     assert shown.as_fields() == {"token": "second"}, "a mover is told as much"
+
+
+@pytest.mark.parametrize("secret", ["s3cret-old\ns3cret-new", "operator s3cret alice", "\ufeffs3cret", "s3cretä", "s3cret\x01", "s3cret\udce4"])
+def test_what_is_no_token_is_refused_and_never_quoted(secret: str, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "token"
+    file.write_text(secret + "\n", errors="surrogateescape")
+    for credentials, named in ((Credentials(secret), "given as the token"), (Credentials(token_file=str(file)), str(file))):
+        with pytest.raises(LorryError, match=named) as refused:
+            credentials.metadata()
+        assert refused.value.reason == "ARGUMENT_INVALID"
+        assert "s3cret" not in str(refused.value)
+    shown = Credentials(token_file=str(file))
+    file.write_text("first")
+    assert shown.metadata() == [("authorization", "Bearer first")]
+    for _ in range(2):
+        file.write_text(secret, errors="surrogateescape")
+        assert shown.metadata() == [("authorization", "Bearer first")], "a bad file takes no token away"
+    assert caplog.text.count("is not one token") == 1 and "s3cret" not in caplog.text
 
 
 def test_half_a_client_certificate_is_refused() -> None:

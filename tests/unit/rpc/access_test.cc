@@ -268,6 +268,43 @@ TEST(Dial, ATokenThatComesIntoAnEmptyFileIsShown) {
   WaitUntil([&] { return Say(*stub, "hello").ok() && name == "trainer"; });
 }
 
+// gRPC would end the process over such a header, and print it.
+TEST(Dial, WhatIsNoTokenIsRefusedAndNeverQuoted) {
+  for (const std::string secret : {"s3cret-old\ns3cret-new", "operator s3cret alice",
+                                   "\xef\xbb\xbfs3cret", "s3cret\xe4", "s3cret\x01"}) {
+    const File file(secret + "\n");
+    for (const ChannelOptions& options : {ChannelOptions{.target = "localhost:1", .token = secret},
+                                          {.target = "localhost:1", .token_file = file.path()}}) {
+      const absl::Status refused = MakeChannel(options).status();
+      EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << secret;
+      EXPECT_THAT(std::string(refused.message()),
+                  testing::HasSubstr(options.token.empty() ? file.path() : "given as the token"));
+      EXPECT_THAT(std::string(refused.message()), testing::Not(testing::HasSubstr("s3cret")));
+    }
+  }
+}
+
+TEST(Dial, AFileThatComesToHoldNoTokenLeavesTheOneOfBeforeAndIsToldOfOnce) {
+  const File tokens(kTokens);
+  EchoServer server({}, {}, tokens.path());
+  const File shown("publisher-token-0001\n");
+  const auto stub = server.Stub({.token_file = shown.path()});
+  ASSERT_TRUE(Say(*stub, "hello").ok());
+  const CapturedLog log;
+  const auto complaints = [&] { return CountOf("is not one token", log.text()); };
+  std::ofstream(shown.path()) << "publisher-token-0001\noperator-token-000001\n";
+  WaitUntil([&] {
+    EXPECT_TRUE(Say(*stub, "hello").ok());
+    return complaints() > 0;
+  });
+  std::string name;
+  NoteCaller(server, name);
+  std::ofstream(shown.path()) << "operator-token-000001\n";
+  WaitUntil([&] { return Say(*stub, "hello").ok() && name == "alice"; });
+  EXPECT_EQ(complaints(), 1);
+  EXPECT_EQ(CountOf("token-0", log.text()), 0) << log.text();
+}
+
 TEST(Listen, ElsewhereThanLoopbackNeedsCredentialsOrAWord) {
   auto access = *Access::Open("", false);
   Gate gate(*access);

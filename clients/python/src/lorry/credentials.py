@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
 import warnings
 from dataclasses import dataclass, field
@@ -10,6 +11,8 @@ from dataclasses import dataclass, field
 import grpc
 
 from lorry import errors
+
+_log = logging.getLogger("lorry")
 
 
 class InsecureWarning(UserWarning):
@@ -23,7 +26,7 @@ class Credentials:
     Attributes:
         token: bearer token.
         token_file: a file with one; read again at every call, so that a rotated token needs no restart. While it is gone or empty, as
-            it may be for a moment when it is replaced, the token of before is shown.
+            it may be for a moment when it is replaced, or holds anything else than one token, the token of before is shown.
         ca_file: the authority that signed the services' certificates; None: those that gRPC ships with.
         cert_file, key_file: this client's certificate and key, where the services ask for them (mTLS).
     """
@@ -34,6 +37,7 @@ class Credentials:
     cert_file: str | None = None
     key_file: str | None = None
     _shown: list[str] = field(default_factory=list, init=False, repr=False, compare=False)  # the last that was in token_file
+    _complaints: list[str] = field(default_factory=list, init=False, repr=False, compare=False)  # what was said of token_file as it is
 
     def __post_init__(self) -> None:
         if (self.cert_file is None) != (self.key_file is None):
@@ -70,7 +74,11 @@ class Credentials:
         return [(told.st_mtime_ns, told.st_ino) for told in map(os.stat, files)]
 
     def metadata(self) -> list[tuple[str, str]]:
-        """Call metadata that carries the token. Raises LorryError: ARGUMENT_INVALID: the token file cannot be read, and never was."""
+        """Call metadata that carries the token.
+
+        Raises:
+            LorryError: ARGUMENT_INVALID: what was given is no token, or the token file holds none and never did.
+        """
         token = self._bearer()
         return [("authorization", f"Bearer {token}")] if token else []
 
@@ -80,13 +88,19 @@ class Credentials:
         return {name: value for name, value in fields.items() if value}
 
     def _bearer(self) -> str | None:
-        if self.token is not None or self.token_file is None:
-            return self.token
+        if self.token is not None:
+            return _one_token(self.token.encode(errors="surrogatepass"), "what was given as the token")
+        if self.token_file is None:
+            return None
         try:
-            token = _read(self.token_file).decode().strip()
-        except errors.LorryError:
+            token = _one_token(_read(self.token_file), self.token_file)
+            self._complaints.clear()
+        except errors.LorryError as error:
             if not self._shown:
                 raise
+            if error.message not in self._complaints:
+                _log.error("%s; until that is mended, the token that was read before is shown", error.message)
+            self._complaints[:] = [error.message]
             token = ""
         if token:
             self._shown[:] = [token]
@@ -116,6 +130,15 @@ def is_loopback(address: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _one_token(text: bytes, origin: str) -> str:
+    """Never quotes it, as gRPC does that is given such a header."""
+    token = text.strip()
+    if not all(0x21 <= byte <= 0x7e for byte in token):
+        raise errors.LorryError(f"{origin} is not one token: a single word of ASCII characters, and nothing else beside it",
+                                "ARGUMENT_INVALID", "INVALID_ARGUMENT")
+    return token.decode()
 
 
 def _read(path: str) -> bytes:
