@@ -31,6 +31,7 @@ constexpr std::string_view kBearer = "Bearer ";
 constexpr std::string_view kRoleUri = "/role/";
 constexpr std::string_view kAdapters = "adapters=";
 constexpr int64_t kLookIntervalMs = 1'000;
+// Whoever writes a file pauses for less between two writes.
 constexpr auto kWritingPause = std::chrono::seconds(2);
 // A token that can be guessed is none: 128 bits in base64 are 22 characters.
 constexpr size_t kTokenBytesMin = 16;
@@ -68,16 +69,18 @@ bool ReadRest(std::istringstream& words, Caller& caller) {
   return true;
 }
 
-// Whether nobody has written to the file for a while: whoever is at it has not paused for long.
-bool IsSettled(const std::string& path) {
+// Whether the file's own time says that nobody has written to it for a while. One in the future, as
+// the clock of another host may set it, says nothing.
+bool IsOld(const std::string& path) {
   std::error_code error;
   const auto written = std::filesystem::last_write_time(path, error);
   return !error && std::filesystem::file_time_type::clock::now() - written > kWritingPause;
 }
 
 // `again`: a file that was read before may be caught while it is written in place. It may be empty
-// yet, or end within a line, before the words that limit a token.
-absl::StatusOr<std::map<std::string, Caller>> ReadTokens(const std::string& path, bool again) {
+// yet, or, unless it is `settled`, end within a line, before the words that limit a token.
+absl::StatusOr<std::map<std::string, Caller>> ReadTokens(const std::string& path, bool again,
+                                                         bool settled) {
   std::ifstream file(path);
   if (!file) {
     return Error(absl::StatusCode::kFailedPrecondition, "",
@@ -103,7 +106,7 @@ absl::StatusOr<std::map<std::string, Caller>> ReadTokens(const std::string& path
     const std::string hash = ToHex(HashSha256(token));
     if (caller.name.empty()) caller.name = NameOfUnnamed(hash);
     callers[hash] = std::move(caller);
-    if (again && file.eof() && !IsSettled(path)) {
+    if (again && file.eof() && !settled) {
       return Error(absl::StatusCode::kInvalidArgument, "",
                    absl::StrCat(path, ":", number, ": ends within a line, and was just written"));
     }
@@ -155,7 +158,7 @@ std::string ToString(Roles roles) {
 }
 
 absl::Status CheckTokensFile(const std::string& path) {
-  return ReadTokens(path, /*again=*/true).status();
+  return ReadTokens(path, /*again=*/true, /*settled=*/true).status();
 }
 
 absl::StatusOr<std::unique_ptr<Access>> Access::Open(std::string tokens_file, bool certificates) {
@@ -168,7 +171,13 @@ absl::StatusOr<std::unique_ptr<Access>> Access::Open(std::string tokens_file, bo
 absl::Status Access::Reload() {
   const FileStamp stamp = StampOf(tokens_file_);
   if (stamp == tokens_stamp_ && stamp.exists()) return absl::OkStatus();
-  LORRY_ASSIGN_OR_RETURN(callers_, ReadTokens(tokens_file_, /*again=*/tokens_stamp_.exists()));
+  const Tick now = SteadyClock().Now();
+  if (stamp != seen_stamp_) seen_at_ = now;
+  seen_stamp_ = stamp;
+  const bool settled =
+      std::chrono::milliseconds(now - seen_at_) > kWritingPause || IsOld(tokens_file_);
+  LORRY_ASSIGN_OR_RETURN(callers_,
+                         ReadTokens(tokens_file_, /*again=*/tokens_stamp_.exists(), settled));
   tokens_stamp_ = stamp;
   for (const auto& [hash, caller] : callers_) {
     if (caller.name != NameOfUnnamed(hash) || !caller.roles.Has(Role::kPublisher)) continue;

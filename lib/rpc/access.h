@@ -23,6 +23,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "lib/base/clock.h"
 #include "lib/base/mutex.h"
 #include "lib/rpc/file_stamp.h"
 
@@ -105,6 +106,9 @@ class Access {
   const bool certificates_;
   Mutex mutex_;
   FileStamp tokens_stamp_ LORRY_GUARDED_BY(mutex_);  // of what was read
+  // Of what was looked at last, and since when it has lain there untouched.
+  FileStamp seen_stamp_ LORRY_GUARDED_BY(mutex_);
+  Tick seen_at_ LORRY_GUARDED_BY(mutex_) = 0;
   // What was said of a file that cannot be understood; empty: it can.
   std::string complaint_ LORRY_GUARDED_BY(mutex_);
   // The file's time is asked at most once a second.

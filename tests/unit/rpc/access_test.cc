@@ -239,6 +239,18 @@ TEST(Access, AFileThatIsJustWrittenLocksNobodyOutAndLiftsNoLimit) {
   WaitUntil([&] { return verdict().empty(); });
 }
 
+// As a file has that was copied with its time from a host whose clock is ahead.
+TEST(Access, ATimeInTheFutureKeepsNoTokenValid) {
+  const File tokens(kTokens);
+  EchoServer server({}, {}, tokens.path());
+  ASSERT_TRUE(SayWithToken(server, "publisher-token-0001").ok());
+  std::ofstream(tokens.path()) << "operator operator-token-000001";
+  const auto now = std::filesystem::file_time_type::clock::now();
+  std::filesystem::last_write_time(tokens.path(), now + std::chrono::hours(1));
+  WaitUntil([&] { return !SayWithToken(server, "publisher-token-0001").ok(); });
+  EXPECT_TRUE(SayWithToken(server, "operator-token-000001").ok());
+}
+
 // Beside a server that knows the old one and the new one, a token is replaced without a restart.
 TEST(Dial, AnotherTokenInTheFileIsShown) {
   const File tokens(kTokens);
