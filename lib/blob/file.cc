@@ -127,7 +127,18 @@ absl::Status RenameNew(const std::string& from, const std::string& to) {
   if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) {
     return absl::OkStatus();
   }
-  return ErrnoStatus(errno, absl::StrCat("renaming ", from));
+  int error = errno;
+  // NFS, older ZFS and others do not know the flag. The store's lock and its holds keep everybody
+  // else from making `to` between these two calls.
+  if (error == EINVAL || error == ENOSYS) {
+    if (access(to.c_str(), F_OK) == 0) {
+      error = EEXIST;
+    } else {
+      if (rename(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
+      error = errno;
+    }
+  }
+  return ErrnoStatus(error, absl::StrCat("renaming ", from));
 }
 
 }  // namespace lorry::blob

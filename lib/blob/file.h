@@ -64,7 +64,7 @@ absl::StatusOr<Fd> CreateAllocated(const std::string& path, uint64_t bytes);
 absl::Status SyncFile(const Fd& fd);
 absl::Status SyncDirectory(const std::string& path);
 absl::Status MakeDirectory(const std::string& path);  // existing is fine
-// ALREADY_EXISTS when `to` is there.
+// ALREADY_EXISTS when `to` is there. Nobody else may make `to` meanwhile.
 absl::Status RenameNew(const std::string& from, const std::string& to);
 
 }  // namespace lorry::blob

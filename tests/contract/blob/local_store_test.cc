@@ -19,6 +19,7 @@
 #include "lib/blob/failing_store.h"
 #include "lib/blob/file.h"
 #include "lib/blob/memory_store.h"
+#include "tests/testing/failing_call.h"
 #include "tests/testing/temp_dir.h"
 
 namespace lorry::blob {
@@ -213,6 +214,24 @@ TEST(LocalStore, AFullFileSystemIsAnErrorAndNotASignal) {
     GTEST_SKIP() << "mounting is not allowed here";
   EXPECT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+// NFS and older ZFS have no RENAME_NOREPLACE. In a child, which begins this program anew.
+TEST(LocalStore, KeepsTheContractWhereTheFileSystemCanOnlyRename) {
+  const pid_t child = fork();
+  if (child == 0) {
+    if (!FailCalls({{.number = SYS_renameat2, .error = EINVAL, .unless_zero = 4}})) _exit(77);
+    for (const char* name : {"GTEST_OUTPUT", "GTEST_TOTAL_SHARDS", "GTEST_SHARD_INDEX"})
+      unsetenv(name);
+    execl("/proc/self/exe", "contract_blob_test",
+          "--gtest_filter=All/BlobContract.*/Local:LocalStore.ASealThat*:LocalStore.Stagings*",
+          nullptr);
+    _exit(1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) GTEST_SKIP() << "no seccomp here";
+  EXPECT_EQ(status, 0);
 }
 
 TEST(FailingStore, FailsWhatItsPlanSays) {
