@@ -14,24 +14,27 @@ namespace lorry {
 struct FailingCall {
   long number;  // SYS_flock
   int error;
-  // The argument, counted from 0, that must not be 0 for the call to fail; -1: it always fails.
-  int unless_zero = -1;
+  // It fails only where this argument, counted from 0, has this value; -1: always.
+  int argument = -1;
+  unsigned value = 0;
 };
 
 // For the calling thread, those that it starts and programs that it executes, for good. False where
 // this machine does not allow it.
 inline bool FailCalls(const std::vector<FailingCall>& calls) {
   std::vector<sock_filter> filter;
+  const auto load = [&](size_t offset) {
+    filter.push_back(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, static_cast<unsigned>(offset)));
+  };
+  const auto skip_unless = [&](unsigned value, unsigned char skipped) {
+    filter.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 0, skipped));
+  };
   for (const FailingCall& call : calls) {
-    filter.push_back(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)));
-    const bool always = call.unless_zero < 0;
-    filter.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<unsigned>(call.number), 0,
-                              static_cast<unsigned char>(always ? 1 : 3)));
-    if (!always) {
-      filter.push_back(BPF_STMT(
-          BPF_LD | BPF_W | BPF_ABS,
-          static_cast<unsigned>(offsetof(seccomp_data, args) + sizeof(__u64) * call.unless_zero)));
-      filter.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 0));
+    load(offsetof(seccomp_data, nr));
+    skip_unless(static_cast<unsigned>(call.number), call.argument < 0 ? 1 : 3);
+    if (call.argument >= 0) {
+      load(offsetof(seccomp_data, args) + sizeof(__u64) * static_cast<size_t>(call.argument));
+      skip_unless(call.value, 1);
     }
     filter.push_back(
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<unsigned>(call.error)));

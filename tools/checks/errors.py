@@ -55,7 +55,7 @@ NO_REASON = {
     "clients/python/src/lorry/": "ABORTED ALREADY_EXISTS CANCELLED DEADLINE_EXCEEDED FAILED_PRECONDITION INVALID_ARGUMENT NOT_FOUND "
                                  "UNAVAILABLE UNKNOWN",
     # SQL, HTTP, types of tensors and adapters
-    "lib/kv/sqlite/sqlite_store.cc": "BEGIN COMMIT ROLLBACK",
+    "lib/kv/sqlite/": "BEGIN COMMIT ROLLBACK",
     "services/engine_proxy/": "HEAD POST",
     "lib/peft/dtype.cc": "BOOL BF16 F8_E4M3 F8_E4M3FNUZ F8_E5M2 F8_E5M2FNUZ F8_E8M0",
     "lib/peft/config.cc": "LORA",

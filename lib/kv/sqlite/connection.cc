@@ -1,6 +1,7 @@
 #include "lib/kv/sqlite/connection.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,14 +12,24 @@ namespace lorry::kv {
 namespace {
 // A checkpoint in one connection holds another's read for milliseconds; this is far above.
 constexpr int kBusyMs = 5'000;
+
+// A quota that is used up, and the index of the log that finds no room, SQLite calls errors of the
+// disk. `errno` is still that of the call that failed, which is also what SQLite itself would say.
+bool IsFull(int code) {
+  return code == SQLITE_FULL || ((code == SQLITE_IOERR_WRITE || code == SQLITE_IOERR_SHMSIZE) &&
+                                 (errno == ENOSPC || errno == EDQUOT));
+}
 }  // namespace
 
 absl::Status SqliteError(int code, std::string_view doing) {
-  const std::string what = absl::StrCat(ToAbsl(doing), ": ", sqlite3_errstr(code));
+  const bool full = IsFull(code);
+  const std::string what =
+      absl::StrCat(ToAbsl(doing), ": ", sqlite3_errstr(full ? SQLITE_FULL : code));
+  if (full) {
+    return Error(absl::StatusCode::kResourceExhausted, "DISK_FULL",
+                 absl::StrCat(what, "; make room and try again"));
+  }
   switch (code & 0xff) {
-    case SQLITE_FULL:
-      return Error(absl::StatusCode::kResourceExhausted, "DISK_FULL",
-                   absl::StrCat(what, "; make room and try again"));
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
       return Error(absl::StatusCode::kDataLoss, "DATABASE_CORRUPT",
@@ -72,6 +83,13 @@ Connection::~Connection() {
 absl::Status Connection::Execute(const char* sql) {
   const int code = sqlite3_exec(db_, sql, nullptr, nullptr, nullptr);
   return code == SQLITE_OK ? absl::OkStatus() : SqliteError(code, sql);
+}
+
+absl::Status Connection::Commit() {
+  const int code = sqlite3_exec(db_, "COMMIT", nullptr, nullptr, nullptr);
+  if (code == SQLITE_OK) return absl::OkStatus();
+  // The index is written after the log.
+  return SqliteError(code == SQLITE_IOERR_SHMSIZE ? SQLITE_IOERR : code, "committing");
 }
 
 absl::StatusOr<sqlite3_stmt*> Connection::Prepare(std::string_view sql) {

@@ -16,7 +16,8 @@
 
 namespace lorry::kv {
 
-// SQLite's result code as ours: see kv::Store for the reasons.
+// SQLite's result code as ours: see kv::Store for the reasons. To be asked before anything else
+// sets `errno`, which tells a disk that is full from one that has failed.
 absl::Status SqliteError(int code, std::string_view doing);
 
 // A prepared statement being run: binds are 1-based as SQLite's, columns 0-based. Reset when it
@@ -48,6 +49,8 @@ class Connection {
   Connection(const Connection&) = delete;
 
   absl::Status Execute(const char* sql);
+  // UNAVAILABLE where the log may hold the transaction all the same.
+  absl::Status Commit();
   // Prepared once, kept until the connection closes.
   absl::StatusOr<sqlite3_stmt*> Prepare(std::string_view sql);
 

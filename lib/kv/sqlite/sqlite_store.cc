@@ -39,7 +39,7 @@ absl::StatusOr<FileLock> Lock(const std::string& path) {
     return Error(absl::StatusCode::kFailedPrecondition, "ALREADY_LOCKED",
                  absl::StrCat(path, " is locked: another process has this database open"));
   }
-  const bool is_full = lock.error() == ENOSPC;
+  const bool is_full = lock.error() == ENOSPC || lock.error() == EDQUOT;
   const auto code = lock.error() == EACCES ? absl::StatusCode::kPermissionDenied
                     : is_full              ? absl::StatusCode::kResourceExhausted
                                            : absl::StatusCode::kNotFound;
@@ -125,7 +125,7 @@ absl::StatusOr<uint64_t> SqliteStore::Commit(const Transaction& transaction) {
   LORRY_RETURN_IF_ERROR(writer_->Execute("BEGIN IMMEDIATE"));
   absl::StatusOr<uint64_t> revision = Write(transaction);
   absl::Status status = revision.status();
-  if (status.ok()) status = writer_->Execute("COMMIT");
+  if (status.ok()) status = writer_->Commit();
   if (status.ok()) return revision;
   // Some errors have rolled back already.
   if (writer_->InTransaction()) (void)writer_->Execute("ROLLBACK");

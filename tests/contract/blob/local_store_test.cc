@@ -220,7 +220,9 @@ TEST(LocalStore, AFullFileSystemIsAnErrorAndNotASignal) {
 TEST(LocalStore, KeepsTheContractWhereTheFileSystemCanOnlyRename) {
   const pid_t child = fork();
   if (child == 0) {
-    if (!FailCalls({{.number = SYS_renameat2, .error = EINVAL, .unless_zero = 4}})) _exit(77);
+    const FailingCall no_flag{
+        .number = SYS_renameat2, .error = EINVAL, .argument = 4, .value = RENAME_NOREPLACE};
+    if (!FailCalls({no_flag})) _exit(77);
     for (const char* name : {"GTEST_OUTPUT", "GTEST_TOTAL_SHARDS", "GTEST_SHARD_INDEX"})
       unsetenv(name);
     execl("/proc/self/exe", "contract_blob_test",

@@ -10,11 +10,13 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <thread>
 
 #include "lib/base/error.h"
 #include "lib/base/prng.h"
 #include "lib/kv/sqlite/connection.h"
 #include "lib/kv/sqlite/sqlite_store.h"
+#include "tests/testing/failing_call.h"
 #include "tests/testing/temp_dir.h"
 
 namespace lorry::kv {
@@ -112,6 +114,13 @@ int FillSmallDisk(const std::string& mount_point) {
   }
   const std::string path = mount_point + "/kv.db";
   auto store = Open(path);
+  // A start that finds no room for the index of the log, which goes with the last that used it.
+  store.reset();
+  const std::string theirs = mount_point + "/theirs";
+  std::ofstream(theirs) << std::string(1 << 20, 'x');
+  if (ReasonOf(OpenSqliteStore({.path = path}).status()) != "DISK_FULL") return 5;
+  unlink(theirs.c_str());
+  store = Open(path);
   int stored = 0;
   absl::Status status;
   while (true) {
@@ -140,6 +149,43 @@ TEST(SqliteFull, AFullFileSystemLosesNothingAndCanBeOpenedAgain) {
     GTEST_SKIP() << "mounting is not allowed here";
   EXPECT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+// A thread of its own, as what it may call is taken from it for good.
+absl::Status CommitWhere(Store& store, const FailingCall& call, const std::string& key) {
+  absl::Status status = absl::UnimplementedError("no seccomp here");
+  std::thread([&] {
+    if (!FailCalls({call})) return;
+    for (int more = 0; more < 1'000 && (status.ok() || absl::IsUnimplemented(status)); ++more)
+      status = store.Commit(Transaction().Put(key, std::string(40'000, 'x'))).status();
+  }).join();
+  return status;
+}
+
+TEST(SqliteFull, AQuotaThatIsUsedUpIsAFullDiskAndMayEnd) {
+  const TempDir dir;
+  auto store = Open(dir / "kv.db");
+  ASSERT_TRUE(store->Commit(Transaction().Put("before", "x")).ok());
+  const absl::Status status =
+      CommitWhere(*store, {.number = SYS_pwrite64, .error = EDQUOT}, "refused");
+  if (absl::IsUnimplemented(status)) GTEST_SKIP() << status;
+  EXPECT_EQ(ReasonOf(status), "DISK_FULL") << status;
+  EXPECT_TRUE(store->Commit(Transaction().Put("after", "x")).ok());
+  store.reset();
+  EXPECT_EQ(ListAll(*Open(dir / "kv.db"), "")->size(), 2u);
+}
+
+// The index of a long log grows after the commit is in that log.
+TEST(SqliteFull, ACommitWhoseIndexFindsNoRoomMayLast) {
+  const TempDir dir;
+  const auto store = Open(dir / "kv.db");
+  const auto keeps_the_log = store->TakeSnapshot();
+  const FailingCall grow_index{
+      .number = SYS_pwrite64, .error = ENOSPC, .argument = 2, .value = 1};  // by one byte
+  const absl::Status status = CommitWhere(*store, grow_index, "k");
+  if (absl::IsUnimplemented(status)) GTEST_SKIP() << status;
+  EXPECT_EQ(ReasonOf(status), "STORE_FAILED") << status;
+  EXPECT_EQ(store->Commit(Transaction().Put("after", "x")).status(), status);
 }
 
 TEST(SqliteRot, AFileThatIsNotADatabaseIsDataLoss) {
