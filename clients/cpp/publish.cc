@@ -1,5 +1,6 @@
 // The two calls of Client that move bytes.
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <utility>
@@ -81,9 +82,10 @@ absl::StatusOr<FileLock> PrepareDirectory(const std::filesystem::path& directory
   FileLock lock(directory / absl::StrCat(".", kImageFile, ".lock"), FileLock::File::kIsRemoved);
   if (!lock.held()) {
     return Error(absl::StatusCode::kInvalidArgument, "DIRECTORY_INVALID",
-                 absl::StrCat(directory.string(), lock.error() == 0
-                                                      ? " is written by another export just now"
-                                                      : " cannot be written"));
+                 lock.error() == 0
+                     ? absl::StrCat(directory.string(), " is written by another export just now")
+                     : absl::StrCat(directory.string(),
+                                    " cannot be written: ", std::strerror(lock.error())));
   }
   for (const char* name : {kConfigFile, kImageFile}) {
     if (!replace && std::filesystem::exists(directory / name, error)) {

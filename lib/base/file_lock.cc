@@ -26,6 +26,7 @@ FileLock::FileLock(const std::string& path, File at_end) {
     fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     error_ = fd_ < 0 ? errno : 0;
     held_ = fd_ >= 0 && flock(fd_, LOCK_EX | LOCK_NB) == 0;
+    if (fd_ >= 0 && !held_ && errno != EWOULDBLOCK) error_ = errno;
   } while (held_ && !IsAt(path, fd_));
   if (held_ && at_end == File::kIsRemoved) removed_ = path;
 }

@@ -22,9 +22,10 @@ class FileLock {
   FileLock(FileLock&& other) noexcept { *this = std::move(other); }
   FileLock& operator=(FileLock&& other) noexcept;
 
-  // Why the file could not be opened, an errno; 0: it is open.
+  // Why the file could not be opened, or its file system can lock no file, an errno; 0: it is open,
+  // and if it is not held somebody else has it.
   int error() const { return error_; }
-  // False: the file could not be opened, or somebody else has it locked.
+  // False: there was an error, or somebody else has it locked.
   bool held() const { return held_; }
   // The open file, locked or not.
   int fd() const { return fd_; }

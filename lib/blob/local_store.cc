@@ -267,7 +267,7 @@ absl::StatusOr<std::unique_ptr<Store>> OpenLocalStore(const LocalOptions& option
   LORRY_RETURN_IF_ERROR(MakeDirectory(options.root));
   const std::string lock_path = options.root + "/lock";
   FileLock lock(lock_path);
-  if (lock.error() != 0) return ErrnoStatus(lock.error(), absl::StrCat("opening ", lock_path));
+  if (lock.error() != 0) return ErrnoStatus(lock.error(), absl::StrCat("locking ", lock_path));
   if (!lock.held()) {
     return Error(absl::StatusCode::kFailedPrecondition, "ALREADY_LOCKED",
                  absl::StrCat(options.root, " is locked: another process has this store open"));

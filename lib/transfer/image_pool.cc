@@ -23,7 +23,7 @@ absl::StatusOr<FileLock> LockDirectory(const std::string& directory) {
   if (lock.held()) return lock;
   if (lock.error() != 0) {
     return Error(absl::StatusCode::kInternal, "",
-                 absl::StrCat("cannot open ", path, ": ", std::strerror(lock.error())));
+                 absl::StrCat("cannot lock ", path, ": ", std::strerror(lock.error())));
   }
   return Error(absl::StatusCode::kFailedPrecondition, "POOL_IN_USE",
                absl::StrCat("another process uses the image pool in ", directory,

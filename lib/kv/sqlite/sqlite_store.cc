@@ -40,11 +40,12 @@ absl::StatusOr<FileLock> Lock(const std::string& path) {
                  absl::StrCat(path, " is locked: another process has this database open"));
   }
   const bool is_full = lock.error() == ENOSPC || lock.error() == EDQUOT;
-  const auto code = lock.error() == EACCES ? absl::StatusCode::kPermissionDenied
-                    : is_full              ? absl::StatusCode::kResourceExhausted
-                                           : absl::StatusCode::kNotFound;
+  const auto code = lock.error() == EACCES   ? absl::StatusCode::kPermissionDenied
+                    : is_full                ? absl::StatusCode::kResourceExhausted
+                    : lock.error() == ENOENT ? absl::StatusCode::kNotFound
+                                             : absl::StatusCode::kUnavailable;
   return Error(code, is_full ? "DISK_FULL" : "",
-               absl::StrCat("opening ", path, ": ", std::strerror(lock.error())));
+               absl::StrCat("locking ", path, ": ", std::strerror(lock.error())));
 }
 
 // Makes the file, or checks it, before SQLite opens it: nobody else owns it, reads it or writes it.

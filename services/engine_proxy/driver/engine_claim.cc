@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
@@ -33,7 +34,7 @@ class Turn {
   explicit Turn(const std::string& directory)
       : fd_(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) {
     const auto until = std::chrono::steady_clock::now() + kTurn;
-    while (fd_ >= 0 && !Take() && std::chrono::steady_clock::now() < until) {
+    while (fd_ >= 0 && !Take() && error_ == 0 && std::chrono::steady_clock::now() < until) {
       // tidy: allow sleep: a bounded wait while the process starts; nothing tells of a lock's end
       std::this_thread::sleep_for(kLook);
     }
@@ -44,7 +45,9 @@ class Turn {
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
 
-  bool is_others() const { return fd_ >= 0 && !taken_; }
+  // Why nobody can lock it, an errno; 0: its file system can.
+  int error() const { return error_; }
+  bool is_others() const { return fd_ >= 0 && !taken_ && error_ == 0; }
   // False: whoever removed it, when it was empty, had the turn before.
   bool has_come() const {
     struct stat opened = {};
@@ -52,11 +55,21 @@ class Turn {
   }
 
  private:
-  bool Take() { return taken_ = ::flock(fd_, LOCK_EX | LOCK_NB) == 0; }
+  bool Take() {
+    taken_ = ::flock(fd_, LOCK_EX | LOCK_NB) == 0;
+    if (!taken_ && errno != EWOULDBLOCK) error_ = errno;
+    return taken_;
+  }
 
   const int fd_;
   bool taken_ = false;
+  int error_ = 0;
 };
+
+absl::Status CannotLock(const std::string& path, int error) {
+  return Error(absl::StatusCode::kUnavailable, "DISK_FAILED",
+               absl::StrCat("locking ", path, ": ", std::strerror(error)));
+}
 
 // A proxy that was killed leaves its file.
 void RemoveFreeClaims(const std::string& directory) {
@@ -72,10 +85,7 @@ absl::StatusOr<FileLock> ClaimInTurn(const std::string& directory, const std::st
   FileLock lock(path, FileLock::File::kIsRemoved);
   RemoveFreeClaims(directory);
   if (lock.held()) return lock;
-  if (lock.error() != 0) {
-    return Error(absl::StatusCode::kUnavailable, "DISK_FAILED",
-                 absl::StrCat("opening ", path, ": ", std::strerror(lock.error())));
-  }
+  if (lock.error() != 0) return CannotLock(path, lock.error());
   return Error(absl::StatusCode::kFailedPrecondition, "ENGINE_CLAIMED",
                absl::StrCat("another engine-proxy on this host serves the engine at ", where, ":",
                             port, "; stop it, or point this one at another engine"));
@@ -93,6 +103,7 @@ absl::StatusOr<FileLock> ClaimEngine(const std::string& directory, const std::st
     made = MakePrivateDirectory(directory);
     const Turn turn(directory);
     if (made.ok() && turn.has_come()) return ClaimInTurn(directory, where, port);
+    if (turn.error() != 0) return CannotLock(directory, turn.error());
     if (turn.is_others()) {
       return Error(absl::StatusCode::kUnavailable, "DISK_FAILED",
                    absl::StrCat("another process has had ", directory,

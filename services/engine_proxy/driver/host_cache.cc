@@ -129,7 +129,7 @@ std::unique_ptr<transfer::ImageFile> HostCache::TakeProven(const Wanted& wanted)
 absl::StatusOr<std::unique_ptr<HostCache::Claim>> HostCache::TryClaim(const std::string& path,
                                                                       int64_t* mark) {
   FileLock lock(path, FileLock::File::kIsRemoved);
-  if (lock.error() != 0) return Failed("open", path, lock.error());
+  if (lock.error() != 0) return Failed("lock", path, lock.error());
   if (lock.held()) return std::unique_ptr<Claim>(new Claim(std::move(lock)));
   struct stat info = {};
   if (::fstat(lock.fd(), &info) == 0) *mark = Nanoseconds(info.st_mtim);

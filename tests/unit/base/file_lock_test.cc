@@ -6,11 +6,13 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "tests/testing/failing_call.h"
 #include "tests/testing/temp_dir.h"
 
 namespace lorry {
@@ -32,6 +34,17 @@ TEST_F(FileLockTest, OneAtATimeHoldsIt) {
   EXPECT_GE(second.fd(), 0) << "what the holder wrote into it can be read";
   first = FileLock();
   EXPECT_TRUE(FileLock(path_).held());
+}
+
+TEST_F(FileLockTest, AFileSystemThatLocksNothingIsNoOtherHolder) {
+  std::optional<FileLock> lock;
+  // What it may call is taken from a thread for good.
+  std::thread([&] {
+    if (FailCalls({{.number = SYS_flock, .error = ENOLCK}})) lock.emplace(path_);
+  }).join();
+  if (!lock.has_value()) GTEST_SKIP() << "no seccomp here";
+  EXPECT_FALSE(lock->held());
+  EXPECT_EQ(lock->error(), ENOLCK);
 }
 
 TEST_F(FileLockTest, WhatIsMovedIsHeldOnce) {

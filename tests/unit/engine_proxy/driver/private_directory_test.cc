@@ -11,12 +11,14 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
 #include "services/engine_proxy/driver/engine_claim.h"
+#include "tests/testing/failing_call.h"
 
 namespace lorry::proxy {
 namespace {
@@ -151,6 +153,17 @@ TEST_F(PrivateDirectoryTest, WhoNeverEndsItsTurnIsNotWaitedForWithoutEnd) {
   EXPECT_EQ(ReasonOf(ClaimEngine(claims, "127.0.0.1", 30000).status()), "DISK_FAILED");
   ::close(turn);
   EXPECT_TRUE(ClaimEngine(claims, "127.0.0.1", 30000).ok());
+}
+
+TEST_F(PrivateDirectoryTest, AFileSystemThatLocksNothingIsNotTakenForAnotherProxy) {
+  std::optional<absl::Status> refused;
+  // What it may call is taken from a thread for good.
+  std::thread([&] {
+    if (FailCalls({{.number = SYS_flock, .error = ENOLCK}}))
+      refused = ClaimEngine(root_ + "/claims", "127.0.0.1", 30000).status();
+  }).join();
+  if (!refused.has_value()) GTEST_SKIP() << "no seccomp here";
+  EXPECT_THAT(std::string(refused->message()), HasSubstr("No locks available"));
 }
 
 TEST_F(PrivateDirectoryTest, NoOtherUserHoldsAClaim) {
