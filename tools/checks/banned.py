@@ -39,6 +39,9 @@ CPP_BANS = (
     Ban("raw-mutex", r"\bstd::(?:mutex|recursive_mutex|shared_mutex|lock_guard|unique_lock|scoped_lock|condition_variable)\b|"
         r"\babsl::Mutex\b", "lorry::Mutex, MutexLock and CondVar, which clang's analysis checks",
         where=r"(lib|services|clients)/", not_where=r"lib/base/mutex\.h"),
+    Ban("insecure-listen", r"\bInsecureServerCredentials\b",
+        "rpc::Server::Start, which refuses a plaintext port off this host unless an operator declared it", where=r"(lib|services|clients)/",
+        not_where=r"lib/rpc/server\.cc"),
     Ban("clock", r"\b(?:system_clock|steady_clock|high_resolution_clock)::now\b|\babsl::Now\b|(?<![\w.>:])time\s*\(\s*(?:NULL|nullptr|0)",
         "take a lorry::Clock, so that tests can turn it", where=r"services/.*/machine/|lib/(fleet|peft)/"),
     Ban("using-clock", r"\bSteadyClock\b|\bPrng\b", "a pure core gets Ticks and seeds in events", where=r"services/.*/machine/|lib/(fleet|peft)/"),

@@ -5,7 +5,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "lib/rpc/gate.h"
@@ -35,12 +34,6 @@ class GrpcTransferService {
 std::unique_ptr<GrpcTransferService> CreateGrpcTransferService(ServerLimits limits, rpc::Gate& gate,
                                                                const TicketKeys& keys,
                                                                TransferHandler& handler);
-
-// A server of its own that serves `services`, for tests and relays; `port` 0: any free one. Its
-// counters are those of `transport`.
-absl::StatusOr<std::unique_ptr<TransferServer>> StartTransferServer(
-    const std::string& host, int port, std::vector<std::unique_ptr<GrpcTransferService>> services,
-    std::string transport);
 
 // Without `channels` it has its own, insecure, for loopback. `name` is also the scheme of the
 // addresses that it dials: "relay" for those of relays, which are shown a ticket and nothing else.

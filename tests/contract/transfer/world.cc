@@ -12,6 +12,7 @@
 #include "lib/transfer/grpc/grpc_transport.h"
 #include "lib/transfer/memory/memory_transport.h"
 #include "lib/transfer/ucx/ucx_transport.h"
+#include "tests/contract/transfer/grpc_listener.h"
 #include "tests/testing/eventually.h"
 
 namespace lorry::transfer {
@@ -167,7 +168,7 @@ std::unique_ptr<TransferServer> StartServer(std::string_view kind, ServerLimits 
       .shared_memory = kind == "ucx-shm", .devices = DevicesOf(kind), .limits = limits};
   services.push_back(kind == "grpc" ? CreateGrpcTransferService(limits, *gate, keys, handler)
                                     : Started(CreateUcxService(ucx, *gate, keys, handler)));
-  return Started(StartTransferServer("127.0.0.1", 0, std::move(services), std::string(kind)));
+  return Started(Listen(std::move(services), std::string(kind)));
 }
 
 std::unique_ptr<Transport> CreateTransport(std::string_view kind) {
@@ -183,7 +184,7 @@ std::unique_ptr<TransferServer> StartBoth(const TicketKeys& keys, TransferHandle
   std::vector<std::unique_ptr<GrpcTransferService>> services;
   services.push_back(Started(CreateUcxService({}, OpenGate(), keys, by_ucx)));
   services.push_back(CreateGrpcTransferService({}, OpenGate(), keys, by_grpc));
-  return Started(StartTransferServer("127.0.0.1", 0, std::move(services), "grpc"));
+  return Started(Listen(std::move(services), "grpc"));
 }
 
 bool Eventually(const std::function<bool()>& condition) {

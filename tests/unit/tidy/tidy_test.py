@@ -189,6 +189,7 @@ class Banned(TreeCase):
             "throw": "throw 1;",
             "print": "std::cout << 1;",
             "raw-mutex": "std::mutex m;",
+            "insecure-listen": "builder.AddListeningPort(at, grpc::InsecureServerCredentials());",
             "using-namespace": "using namespace std;",
         }.items():
             with self.subTest(rule):
@@ -205,6 +206,11 @@ class Banned(TreeCase):
         self.is_fine("banned", {"lib/a/a.cc": allowed})
         self.breaks("banned", "sleep", {"lib/a/a.cc": allowed.replace("allow sleep", "allow rand")})
         self.breaks("banned", "sleep", {"lib/a/a.cc": allowed.replace(": the kernel offers no event for this", ":")})
+
+    def test_one_place_listens_without_credentials(self):
+        line = "auto none = grpc::InsecureServerCredentials();\n"
+        self.is_fine("banned", {"lib/rpc/server.cc": line, "tests/unit/a/a_test.cc": line})
+        self.breaks("banned", "insecure-listen", {"services/engine_proxy/a.cc": line})
 
     def test_a_test_uses_no_fixed_port_and_no_shared_folder(self):
         self.breaks("banned", "fixed-port", {"tests/unit/a/a_test.cc": 'F("127.0.0.1:8080");\n'})

@@ -1,5 +1,5 @@
-// A port of its own for transfer services: relays, tests and benchmarks. The adapter-store serves them on its
-// ordinary port.
+#include "tests/contract/transfer/grpc_listener.h"
+
 #include <grpcpp/grpcpp.h>
 
 #include <map>
@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/rpc/callback_queue.h"
-#include "lib/transfer/grpc/grpc_transport.h"
 
 namespace lorry::transfer {
 namespace {
@@ -17,8 +16,7 @@ constexpr int kKeepaliveMs = 5'000;
 
 class GrpcServer final : public TransferServer {
  public:
-  GrpcServer(const std::string& host, int port,
-             std::vector<std::unique_ptr<GrpcTransferService>> services, std::string transport)
+  GrpcServer(std::vector<std::unique_ptr<GrpcTransferService>> services, std::string transport)
       : services_(std::move(services)), transport_(std::move(transport)) {
     rpc::HoldCallbackQueue();
     grpc::ServerBuilder builder;
@@ -28,11 +26,10 @@ class GrpcServer final : public TransferServer {
     // work; gRPC sets that from the keepalive timeout.
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
-    builder.AddListeningPort(absl::StrCat(host, ":", port), grpc::InsecureServerCredentials(),
-                             &port_);
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
     for (const auto& service : services_) builder.RegisterService(service->service());
     server_ = builder.BuildAndStart();
-    address_ = absl::StrCat("grpc://", host, ":", port_);
+    address_ = absl::StrCat("grpc://127.0.0.1:", port_);
   }
   ~GrpcServer() override {
     for (const auto& service : services_) service->Close();
@@ -60,13 +57,10 @@ class GrpcServer final : public TransferServer {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<TransferServer>> StartTransferServer(
-    const std::string& host, int port, std::vector<std::unique_ptr<GrpcTransferService>> services,
-    std::string transport) {
-  auto server = std::make_unique<GrpcServer>(host, port, std::move(services), std::move(transport));
-  if (!server->listening()) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", host, ":", port));
-  }
+absl::StatusOr<std::unique_ptr<TransferServer>> Listen(
+    std::vector<std::unique_ptr<GrpcTransferService>> services, std::string transport) {
+  auto server = std::make_unique<GrpcServer>(std::move(services), std::move(transport));
+  if (!server->listening()) return absl::UnavailableError("cannot listen on loopback");
   return server;
 }
 
