@@ -2,8 +2,6 @@
 
 #include <openssl/sha.h>
 
-#include "lib/base/error.h"
-
 namespace lorry {
 
 Sha256 HashSha256(std::span<const std::byte> data) {
@@ -25,25 +23,6 @@ std::string ToHex(std::span<const uint8_t> bytes) {
     *at++ = kHex[b & 15];
   }
   return out;
-}
-
-absl::StatusOr<Sha256> Sha256FromHex(std::string_view hex) {
-  Sha256 hash;
-  const auto nibble = [](char c) -> int {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    return -1;
-  };
-  if (hex.size() != 64)
-    return Error(absl::StatusCode::kInvalidArgument, "", "a SHA-256 has 64 hex digits");
-  for (size_t i = 0; i < 32; ++i) {
-    const int high = nibble(hex[2 * i]), low = nibble(hex[2 * i + 1]);
-    if (high < 0 || low < 0)
-      return Error(absl::StatusCode::kInvalidArgument, "",
-                   "a SHA-256 has lower-case hex digits only");
-    hash.bytes[i] = static_cast<uint8_t>(high * 16 + low);
-  }
-  return hash;
 }
 
 }  // namespace lorry

@@ -9,8 +9,6 @@
 #include <string>
 #include <string_view>
 
-#include "absl/status/statusor.h"
-
 namespace lorry {
 
 struct Sha256 {
@@ -23,7 +21,6 @@ Sha256 HashSha256(std::string_view data);
 
 std::string ToHex(std::span<const uint8_t> bytes);
 inline std::string ToHex(const Sha256& hash) { return ToHex(hash.bytes); }
-absl::StatusOr<Sha256> Sha256FromHex(std::string_view hex);
 
 // An adapter version's digest: names image bytes and config. Text: "sha256-xxh3:<64 hex>"; the leaf
 // algorithm is part of it, so that digests of different leaf algorithms never compare equal.

@@ -22,16 +22,6 @@ Buckets DurationBuckets() {
           2.5,  5,     10,   30,  60,   120, 300, 600, 1800, 3600};
 }
 
-Buckets ByteBuckets() {
-  Buckets buckets;
-  for (double bytes = 64 << 10; bytes <= 16.0 * (1 << 30); bytes *= 4) buckets.push_back(bytes);
-  return buckets;
-}
-
-Buckets LatencyBuckets() {
-  return {.00005, .0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10};
-}
-
 void Counter::Add(double by) {
   if (counter_ != nullptr) counter_->Increment(by);
 }

@@ -31,10 +31,6 @@ using Buckets = std::vector<double>;
 
 // From a quick RPC to a sync that waited for its deadline.
 Buckets DurationBuckets();  // 1 ms ... 1 h
-// From a small LoRA range to a large image.
-Buckets ByteBuckets();  // 64 KiB * 4^n, up to 16 GiB
-// Added latency at the door.
-Buckets LatencyBuckets();  // 50 us ... 10 s
 
 class Counter {
  public:

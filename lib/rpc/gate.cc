@@ -53,7 +53,7 @@ absl::StatusOr<Call> Gate::Admit(grpc::ServerContext& context, std::string_view 
                                  Roles wanted, const Terms& terms) {
   Call call;
   LORRY_ASSIGN_OR_RETURN(call.caller, access_.Check(context, wanted, terms.adapter));
-  LORRY_ASSIGN_OR_RETURN(call.deadline, DeadlineOf(context));
+  call.deadline = DeadlineOf(context);
   MutexLock lock(mutex_);
   if (closed_) return ShuttingDown();
   if (terms.effort == Effort::kWorks && working_ < options_.calls_max) {
@@ -88,14 +88,10 @@ absl::Status Gate::AwaitTurn(Tick deadline) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Tick> Gate::DeadlineOf(const grpc::ServerContext& context) const {
+Tick Gate::DeadlineOf(const grpc::ServerContext& context) const {
   const Tick now = clock_.Now();
   const auto deadline = context.deadline();
   if (deadline == std::chrono::system_clock::time_point::max()) {
-    if (options_.deadline_required) {
-      return Error(absl::StatusCode::kInvalidArgument, "DEADLINE_REQUIRED",
-                   "this call needs a deadline; set one");
-    }
     return now + options_.deadline_default_ms;
   }
   const int64_t left = std::chrono::duration_cast<std::chrono::milliseconds>(

@@ -64,10 +64,8 @@ class Gate {
     // A control call that takes longer than this is stuck: the longest legitimate one syncs a large
     // image.
     int64_t deadline_max_ms = 120'000;
-    // Without a deadline a call gets this, or is refused (DEADLINE_REQUIRED) when
-    // `deadline_required`.
+    // What a call without a deadline gets.
     int64_t deadline_default_ms = 30'000;
-    bool deadline_required = false;
     // Handlers that work at once: more would only contend for the disk and the processors.
     int calls_max = 64;
     // Calls that wait, for their turn or elsewhere. Each holds a thread of some 20 KiB: the ranks
@@ -105,7 +103,7 @@ class Gate {
   absl::StatusOr<Call> Admit(grpc::ServerContext& context, std::string_view method, Roles wanted,
                              const Terms& terms);
   absl::Status AwaitTurn(Tick deadline) LORRY_REQUIRES(mutex_);
-  absl::StatusOr<Tick> DeadlineOf(const grpc::ServerContext& context) const;
+  Tick DeadlineOf(const grpc::ServerContext& context) const;
   void Leave(std::string_view method, Effort effort);
 
   Access& access_;  // outlives the gate

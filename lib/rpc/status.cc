@@ -1,5 +1,7 @@
 #include "lib/rpc/status.h"
 
+#include <string>
+
 #include "lib/base/error.h"
 #include "lib/base/strings.h"
 #include "lib/base/utf8.h"
@@ -12,24 +14,17 @@ constexpr char kErrorInfoType[] = "type.googleapis.com/google.rpc.ErrorInfo";
 // gRPC's default limit for all metadata of a call is 8 KiB, and the message travels twice (as text
 // and in the details).
 constexpr size_t kMessageBytesMax = 2048;
-constexpr size_t kDetailsBytesMax = 3072;
 
-std::string EncodeDetails(const absl::Status& status, const std::string& message,
-                          const ErrorMetadata& metadata) {
+std::string EncodeDetails(const absl::Status& status, const std::string& message) {
   common::v1::RpcErrorInfo info;
   info.set_reason(ReasonOf(status));
   info.set_domain(kErrorDomain);
-  info.mutable_metadata()->insert(metadata.begin(), metadata.end());
 
   common::v1::RpcStatus details;
   details.set_code(static_cast<int>(status.code()));
   details.set_message(message);
   google::protobuf::Any* any = details.add_details();
   any->set_type_url(kErrorInfoType);
-  any->set_value(info.SerializeAsString());
-  std::string bytes = details.SerializeAsString();
-  if (bytes.size() <= kDetailsBytesMax) return bytes;
-  info.clear_metadata();
   any->set_value(info.SerializeAsString());
   return details.SerializeAsString();
 }
@@ -50,12 +45,12 @@ common::v1::RpcErrorInfo InfoOf(const grpc::Status& status) {
 
 }  // namespace
 
-grpc::Status ToGrpc(const absl::Status& status, const ErrorMetadata& metadata) {
+grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   const std::string message = Utf8(ToStd(status.message()), kMessageBytesMax);
   const auto code = static_cast<grpc::StatusCode>(status.code());
   if (ReasonOf(status).empty()) return grpc::Status(code, message);
-  const std::string details = EncodeDetails(status, message, metadata);
+  const std::string details = EncodeDetails(status, message);
   return grpc::Status(code, message, details);
 }
 
@@ -76,11 +71,6 @@ absl::Status FromGrpc(const grpc::Status& status) {
         "at this address";
   }
   return Error(known, reason, message);
-}
-
-ErrorMetadata MetadataOf(const grpc::Status& status) {
-  const common::v1::RpcErrorInfo info = InfoOf(status);
-  return {info.metadata().begin(), info.metadata().end()};
 }
 
 }  // namespace lorry::rpc

@@ -2,14 +2,11 @@
 // on the other.
 //
 // The details travel as every gRPC client expects them: trailer grpc-status-details-bin holds a
-// google.rpc.Status whose one detail is a google.rpc.ErrorInfo{reason, domain "lorry", metadata}.
+// google.rpc.Status whose one detail is a google.rpc.ErrorInfo{reason, domain "lorry"}.
 // Pure functions, any thread.
 #pragma once
 
 #include <grpcpp/support/status.h>
-
-#include <map>
-#include <string>
 
 #include "absl/status/status.h"
 
@@ -17,16 +14,10 @@ namespace lorry::rpc {
 
 inline constexpr char kErrorDomain[] = "lorry";
 
-// Facts for programs that belong to an error ("adapter": "policy"); people read the message.
-using ErrorMetadata = std::map<std::string, std::string>;
-
 // OK stays OK. A status without reason has no details.
-grpc::Status ToGrpc(const absl::Status& status, const ErrorMetadata& metadata = {});
+grpc::Status ToGrpc(const absl::Status& status);
 
 // Keeps code, message and reason. Details of another domain, or that cannot be read, are left out.
 absl::Status FromGrpc(const grpc::Status& status);
-
-// The metadata of `status`; empty when there is none.
-ErrorMetadata MetadataOf(const grpc::Status& status);
 
 }  // namespace lorry::rpc

@@ -43,43 +43,4 @@ absl::StatusOr<std::unique_ptr<Arena>> Arena::Create(uint64_t bytes) {
 
 Arena::~Arena() { munmap(data_, capacity_); }
 
-absl::StatusOr<std::unique_ptr<Arena>> ArenaPool::Acquire(uint64_t bytes) {
-  {
-    MutexLock lock(mutex_);
-    auto best = idle_.end();
-    for (auto it = idle_.begin(); it != idle_.end(); ++it) {
-      const bool fits = (*it)->capacity() >= bytes;
-      if (fits && (best == idle_.end() || (*it)->capacity() < (*best)->capacity())) best = it;
-    }
-    if (best != idle_.end()) {
-      auto arena = std::move(*best);
-      idle_.erase(best);
-      idle_bytes_ -= arena->capacity();
-      return arena;
-    }
-  }
-  return Arena::Create(bytes);
-}
-
-void ArenaPool::Release(std::unique_ptr<Arena> arena) {
-  std::vector<std::unique_ptr<Arena>> dropped;  // unmapped after the lock is let go
-  MutexLock lock(mutex_);
-  if (arena->capacity() > idle_bytes_max_) {
-    dropped.push_back(std::move(arena));
-    return;
-  }
-  idle_bytes_ += arena->capacity();
-  idle_.push_back(std::move(arena));
-  while (idle_bytes_ > idle_bytes_max_) {
-    idle_bytes_ -= idle_.front()->capacity();
-    dropped.push_back(std::move(idle_.front()));
-    idle_.erase(idle_.begin());
-  }
-}
-
-uint64_t ArenaPool::idle_bytes() const {
-  MutexLock lock(mutex_);
-  return idle_bytes_;
-}
-
 }  // namespace lorry::transfer

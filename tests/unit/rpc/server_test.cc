@@ -97,13 +97,6 @@ TEST(Gate, GivesEveryCallADeadline) {
   EXPECT_LE(left, 1'000);
 }
 
-TEST(Gate, MayRequireDeadlines) {
-  EchoServer server({}, {.deadline_required = true});
-  grpc::ClientContext none;
-  echo::EchoResponse response;
-  EXPECT_EQ(ReasonOf(FromGrpc(server.Stub()->Echo(&none, {}, &response))), "DEADLINE_REQUIRED");
-}
-
 TEST(Gate, CallsBeyondItsLimitWaitForTheirTurn) {
   EchoServer server({}, {.calls_max = 2});
   std::latch both_in(2), leave(1);

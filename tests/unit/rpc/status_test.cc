@@ -10,8 +10,6 @@ namespace lorry::rpc {
 namespace {
 
 using ::testing::IsEmpty;
-using ::testing::Pair;
-using ::testing::UnorderedElementsAre;
 
 TEST(RpcStatus, OkStaysOk) {
   EXPECT_TRUE(ToGrpc(absl::OkStatus()).ok());
@@ -27,14 +25,6 @@ TEST(RpcStatus, CodeMessageAndReasonSurviveTheWire) {
     EXPECT_EQ(after.message(), "what happened");
     EXPECT_EQ(ReasonOf(after), "SOME_REASON");
   }
-}
-
-TEST(RpcStatus, MetadataSurvivesTheWire) {
-  const grpc::Status status =
-      ToGrpc(Error(absl::StatusCode::kAlreadyExists, "VERSION_CONFLICT", "other bytes"),
-             {{"adapter", "policy"}, {"version", "7"}});
-  EXPECT_THAT(MetadataOf(status),
-              UnorderedElementsAre(Pair("adapter", "policy"), Pair("version", "7")));
 }
 
 TEST(RpcStatus, NoReasonMeansNoDetails) {
@@ -74,8 +64,7 @@ TEST(RpcStatus, ACodeThatDoesNotExistIsUnknown) {
 
 TEST(RpcStatus, LongErrorsFitTheMetadataLimit) {
   const grpc::Status status =
-      ToGrpc(Error(absl::StatusCode::kInternal, "LONG", std::string(100'000, 'x')),
-             {{"k", std::string(10'000, 'y')}});
+      ToGrpc(Error(absl::StatusCode::kInternal, "LONG", std::string(100'000, 'x')));
   EXPECT_LT(status.error_message().size() + status.error_details().size(), 8192u);
   EXPECT_EQ(ReasonOf(FromGrpc(status)), "LONG");
 }

@@ -69,24 +69,12 @@ TEST_F(ImageFileTest, MovesShrinksAndGoes) {
   file->writable()[5'000] = std::byte{1};  // still mapped
 }
 
-TEST(ArenaPool, ReusesTheSmallestThatFitsAndIsBounded) {
-  constexpr uint64_t kBlock = uint64_t{2} << 20;
-  ArenaPool pool(4 * kBlock);
-  auto large = *pool.Acquire(3 * kBlock), small = *pool.Acquire(1);
-  EXPECT_EQ(small->capacity(), kBlock);
-  EXPECT_EQ(reinterpret_cast<uintptr_t>(small->bytes().data()) % kBlock, 0u)
-      << "on a huge page's boundary";
-  const auto* where = small->bytes().data();
-  pool.Release(std::move(large));
-  pool.Release(std::move(small));
-  EXPECT_EQ(pool.idle_bytes(), 4 * kBlock);
-  auto again = *pool.Acquire(kBlock);
-  EXPECT_EQ(again->bytes().data(), where);
-  pool.Release(std::move(again));
-  pool.Release(*pool.Acquire(4 * kBlock));
-  EXPECT_EQ(pool.idle_bytes(), 4 * kBlock) << "the oldest made room";
-  pool.Release(*Arena::Create(5 * kBlock));
-  EXPECT_EQ(pool.idle_bytes(), 4 * kBlock) << "too large to keep";
+TEST(Arena, HasWholeHugePages) {
+  constexpr uint64_t kHugePage = uint64_t{2} << 20;
+  const auto arena = *Arena::Create(kHugePage + 1);
+  EXPECT_EQ(arena->capacity(), 2 * kHugePage);
+  EXPECT_EQ(arena->bytes().size(), 2 * kHugePage);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(arena->bytes().data()) % kHugePage, 0u);
 }
 
 }  // namespace
