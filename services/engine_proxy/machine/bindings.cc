@@ -86,13 +86,13 @@ bool IsInUse(const Core& core, const PendingBind& call) {
 }
 
 // Frameworks that count their names up and unload none would fill memory without an end: the oldest
-// that nobody uses is forgotten.
-void KeepWithinLimit(Core& core) {
+// that nobody uses is forgotten, but never `just_bound`, whose caller is told that it can be used.
+void KeepWithinLimit(Core& core, const std::string& just_bound) {
   auto& by_name = core.bindings.by_name;
   while (by_name.size() > core.config.bindings_limit) {
     auto oldest = by_name.end();
     for (auto it = by_name.begin(); it != by_name.end(); ++it) {
-      if (core.InFlight(it->second.name) > 0) continue;
+      if (it->first == just_bound || core.InFlight(it->second.name) > 0) continue;
       if (oldest == by_name.end() || it->second.order < oldest->second.order) oldest = it;
     }
     if (oldest == by_name.end()) return;
@@ -105,7 +105,7 @@ void Commit(Core& core, const PendingBind& call) {
   core.bindings.by_name[call.asked.client_name] = *call.made;
   core.Save(KeyOf(call.asked.client_name), *call.made);
   core.bindings.kept_until[call.made->name] = core.now + core.config.yield_ms;
-  KeepWithinLimit(core);
+  KeepWithinLimit(core, call.asked.client_name);
   Answer(core, call.asked, BindAnswer::kDone).order = call.made->order;
 }
 

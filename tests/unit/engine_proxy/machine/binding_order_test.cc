@@ -1,4 +1,5 @@
-// Several calls on one name of a framework's: the newest that is served decides what it stands for.
+// Several calls of a framework's on names: the newest that is served decides what a name stands for,
+// and takes the place of an older name where there are too many.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -85,6 +86,22 @@ TEST_F(BindingOrderTest, WhoeverAsksForTheSameTwiceIsServedTwice) {
   EXPECT_EQ(Answered(first), "done");
   EXPECT_EQ(Answered(again), "done");
   EXPECT_EQ(Serves("policy"), "2");
+}
+
+TEST_F(BindingOrderTest, ANameIsNotForgottenByItsOwnCall) {
+  bench_.silent_ = {};
+  for (int i = 1; i < 64; ++i) ASSERT_EQ(Answered(Bind("n" + std::to_string(i), "/d/one")), "done");
+  const EngineName used = BindingName(Digest{"1"}, fleet::Render::kPlain);
+  bench_.counts_[used] = 1;  // all 64 names stand for it
+  bench_.Report();
+  ASSERT_EQ(Answered(Bind("new", "/d/two")), "done");
+  EXPECT_EQ(Serves("new"), "2");
+  EXPECT_EQ(bench_.machine_->door_table().bindings.size(), 65u) << "as all others are in use";
+  bench_.counts_.clear();
+  bench_.Report();
+  ASSERT_EQ(Answered(Bind("newer", "/d/three")), "done");
+  EXPECT_EQ(Serves("policy") + Serves("n1"), "") << "the two oldest";
+  EXPECT_EQ(Serves("n2"), "1");
 }
 
 }  // namespace
