@@ -1,4 +1,4 @@
-// X-Lorry-Min-Version where it names a run.
+// X-Lorry-Min-Version: where it names a run, and for how long it lets a request wait.
 #include <optional>
 #include <string>
 
@@ -53,6 +53,19 @@ TEST(RouterMinVersion, OfNoRunIsANumberOfWhateverRun) {
   router.SetTable(maker.Make());
   EXPECT_EQ(Asked(router, "policy", 0, 81), NameOf("policy", 100).value);
   EXPECT_EQ(Asked(router, "policy", 0, 101), "HELD else CATCHING_UP");
+}
+
+TEST(RouterMinVersion, WaitsAsLongAsTheDoorMayBeHeldForThatVersion) {
+  // With `quiesce` the row changes once requests have ended, and no request that waits for the
+  // version is refused before.
+  TableMaker maker;
+  maker.Loaded("policy", 100).Row("policy", RowMode::kOpen, 100);
+  maker.raw().rules[0].hold_limit_ms = 630'000;
+  Router router(100, nullptr);
+  router.SetTable(maker.Make());
+  const Resolution outcome = router.Resolve({{"policy"}, MinVersion{101}});
+  ASSERT_TRUE(std::holds_alternative<Held>(outcome));
+  EXPECT_EQ(std::get<Held>(outcome).limit_ms, 630'000);
 }
 
 }  // namespace
