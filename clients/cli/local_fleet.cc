@@ -51,7 +51,8 @@ using Flags = std::vector<std::pair<const char*, std::optional<std::string>>>;
 // What the flags of one program say, besides the options of the whole fleet.
 struct Told {
   std::string name = {}, engine = {};
-  std::string data_dir = {}, ready_file = {}, tokens_file = {};
+  std::string data_dir = {}, ready_file = {};
+  std::optional<std::string> tokens_file = {};
   std::string listen = {}, admin_listen = {}, door_listen = {};
   client::ConnectOptions services = {};
 };
@@ -190,8 +191,11 @@ absl::Status CheckProxyFlag(const std::string& flag) {
   // A second value would silently replace the first.
   for (const auto& [own, value] : FlagsOf("engine-proxy", {}, {})) {
     if (name != absl::StrCat("--", own) && name != absl::StrCat("--no", own)) continue;
-    return Usage(absl::StrCat("--proxy-flag=", flag, ": this command gives its proxies --", own,
-                              " itself; `lorry help` says which of its own options decides that"));
+    return Usage(
+        absl::StrCat("--proxy-flag=", flag, ": this command gives its proxies --", own,
+                     " itself, and `lorry help` lists the options of its own; for a proxy with "
+                     "another value start engine-proxy yourself, as docs/OPERATIONS.md "
+                     "says under \"Several hosts without Kubernetes\""));
   }
   return absl::OkStatus();
 }
@@ -251,22 +255,35 @@ std::string LocalFleet::InRun(const std::string& file) const {
 
 // Another for each life of the fleet. Whoever can read the file may command it; without it every
 // user of this machine could.
-absl::Status LocalFleet::MakeToken() const {
+absl::Status LocalFleet::MakeToken() {
   std::array<uint8_t, kTokenBytes> random{};
   if (RAND_bytes(random.data(), random.size()) != 1) return absl::InternalError("no random bytes");
   const std::string token = ToHex(random);
   // Where the services run elsewhere, theirs is what this fleet shows them.
   const std::string shown = options_.services.has_value() ? options_.services->token : token;
   LORRY_RETURN_IF_ERROR(WriteSecret(InRun(kTokenFile), shown + "\n"));
-  std::string known = absl::StrCat("operator ", token, " lorry-up\n");
-  // Whoever shows the fleet's services theirs may look at this door: `lorry why`, `lorry doctor`.
-  std::string theirs;
-  if (options_.services.has_value()) {
-    LORRY_ASSIGN_OR_RETURN(
-        theirs, rpc::TokenToShow(options_.services->token, options_.services->token_file));
-  }
-  if (!theirs.empty()) absl::StrAppend(&known, "reader ", theirs, " the-fleet\n");
-  return WriteSecret(InRun(kTokensFile), known);
+  LORRY_RETURN_IF_ERROR(
+      WriteSecret(InRun(kTokensFile), absl::StrCat("operator ", token, " lorry-up\n")));
+  return options_.services.has_value() ? FollowTheirToken() : absl::OkStatus();
+}
+
+// Whoever shows the services their token commands the doors on this machine with it, too: `lorry
+// why`, `lorry drain`. A fleet of `lorry up` has another one after each start.
+absl::Status LocalFleet::FollowTheirToken() {
+  LORRY_ASSIGN_OR_RETURN(const std::string theirs,
+                         rpc::TokenToShow(options_.services->token, options_.services->token_file));
+  if (theirs.empty() || theirs == their_token_) return absl::OkStatus();
+  LORRY_RETURN_IF_ERROR(
+      WriteSecret(InRun(kTokensFile), absl::StrCat("operator ", theirs, " the-fleet\n")));
+  their_token_ = theirs;
+  return absl::OkStatus();
+}
+
+// Services that are shown neither a token nor a certificate take everybody for an operator, and so
+// do the doors that are attached to them: nobody would have a token to show.
+bool LocalFleet::AsksForToken() const {
+  return !options_.services.has_value() || !their_token_.empty() ||
+         !options_.services->tls.cert.empty();
 }
 
 client::ConnectOptions LocalFleet::Services() const {
@@ -281,15 +298,16 @@ client::ConnectOptions LocalFleet::Services() const {
 }
 
 std::vector<std::string> LocalFleet::ArgumentsOf(const Service& service) const {
-  const Told told = {.name = service.name,
-                     .engine = service.engine,
-                     .data_dir = absl::StrCat(options_.data_dir, "/", service.name),
-                     .ready_file = InRun(service.name + ".json"),
-                     .tokens_file = InRun(kTokensFile),
-                     .listen = Bound(service, "grpc"),
-                     .admin_listen = Bound(service, "admin"),
-                     .door_listen = Bound(service, "door"),
-                     .services = Services()};
+  const Told told = {
+      .name = service.name,
+      .engine = service.engine,
+      .data_dir = absl::StrCat(options_.data_dir, "/", service.name),
+      .ready_file = InRun(service.name + ".json"),
+      .tokens_file = AsksForToken() ? std::make_optional(InRun(kTokensFile)) : std::nullopt,
+      .listen = Bound(service, "grpc"),
+      .admin_listen = Bound(service, "admin"),
+      .door_listen = Bound(service, "door"),
+      .services = Services()};
   std::vector<std::string> arguments;
   for (const auto& [name, value] : FlagsOf(service.binary, told, options_))
     if (value.has_value()) arguments.push_back(absl::StrCat("--", name, "=", *value));
@@ -377,6 +395,8 @@ absl::Status LocalFleet::HandleDeath(Service& service) {
 absl::Status LocalFleet::Run() {
   while (true) {
     int64_t wait_ms = 1'000;
+    // A file that is just replaced cannot be read for a moment; the next look finds it.
+    if (options_.services.has_value()) FollowTheirToken().IgnoreError();
     for (Service& service : services_) {
       if (service.child != nullptr && !service.child->Running()) {
         LORRY_RETURN_IF_ERROR(HandleDeath(service));

@@ -70,7 +70,9 @@ class LocalFleet {
     Tick start_again_at = 0;  // 0: it runs
   };
   std::string InRun(const std::string& file) const;
-  absl::Status MakeToken() const;
+  absl::Status MakeToken();
+  absl::Status FollowTheirToken();
+  bool AsksForToken() const;
   client::ConnectOptions Services() const;
   absl::Status StartService(Service& service);
   absl::Status AwaitReady(Service& service);
@@ -82,6 +84,7 @@ class LocalFleet {
   const SteadyClock clock_;
   int signal_fd_ = -1;
   FileLock lock_;
+  std::string their_token_;  // that the services which run elsewhere are shown; empty: none
   bool asked_to_stop_ = false, stdin_ended_ = false, hung_up_ = false;
   size_t proxies_begin_ = 0;
   std::vector<Service> services_;  // store and orchestrator, unless they run elsewhere; proxies

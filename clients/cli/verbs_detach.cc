@@ -45,11 +45,16 @@ std::string Text(const Way& way, const Context& context) {
   std::string out = absl::StrCat(context.Painted(way.member, Colour::kBold), "\n");
   if (!way.is_up)
     absl::StrAppend(&out, "  ENGINE is its engine's own URL: the --engine of its proxy\n");
-  absl::StrAppend(&out, "  1. send clients to ", way.engine, " instead of ", way.door);
+  // Nobody counts the requests of clients that call the engine, so a later version would take what
+  // they ask for away before step 3 has ended that.
+  out += "  1. stop publishing, or take a lease and ask `lorry detach` again for the names\n";
+  for (const auto& [adapter, name] : way.answering)
+    absl::StrAppend(&out, "       lorry lease ", adapter, " --ttl 1h\n");
+  absl::StrAppend(&out, "  2. send clients to ", way.engine, " instead of ", way.door);
   out += way.answering.empty() ? "\n" : ", and have them ask by the engine's names:\n";
   for (const auto& [adapter, name] : way.answering)
     absl::StrAppend(&out, "       ", adapter, " is ", name, "\n");
-  absl::StrAppend(&out, "  2. lorry drain ", way.member, "\n  3. ");
+  absl::StrAppend(&out, "  3. lorry drain ", way.member, "\n  4. ");
   if (way.is_up) {
     out += "end `lorry up`: Ctrl-C there, or close() of lorry.local's fleet\n";
   } else {
@@ -61,7 +66,7 @@ std::string Text(const Way& way, const Context& context) {
   if (way.loaded.empty()) return out + "  nothing is loaded in the engine\n";
   absl::StrAppend(
       &out,
-      "  4. what is loaded stays, and its files must stay with it: in the proxy's --image-dir, ",
+      "  5. what is loaded stays, and its files must stay with it: in the proxy's --image-dir, ",
       "by default /dev/shm/lorry-UID/", way.member, " on the engine's host. To be rid of it, once ",
       "nobody asks for it:\n");
   for (const std::string& name : way.loaded)
@@ -104,9 +109,11 @@ absl::StatusOr<int> Detach(Context& context, const Arguments& arguments) {
 std::vector<Verb> DetachVerbs() {
   return {{.name = "detach",
            .summary = "Prints how to go back to engines without Lorry; changes nothing",
-           .details = "For each engine: where clients go instead of its door and by which names "
-                      "they ask there, how its proxy ends, and what stays loaded. The engine "
-                      "runs on through all of it.",
+           .details =
+               "For each engine: what keeps its versions loaded until clients have moved on, "
+               "where these go instead of its door and by which names they ask there, how "
+               "its proxy ends, and what stays loaded. The engine runs on through all of "
+               "it.",
            .positionals = {{"MEMBER",
                             "its name, as in `lorry engines`, or its door's URL; none: all", true}},
            .examples = {"lorry detach", "lorry detach engine-30000"},
