@@ -148,12 +148,12 @@ std::string Welcome(const nlohmann::json& up, const lorry::sync::v1::GetStatusRe
   if (door.empty()) absl::StrAppend(&out, "\n", context.Painted(kNoEngine, Colour::kWarn), "\n");
   absl::StrAppend(&out, "\nin another terminal:\n");
   if (door.empty()) absl::StrAppend(&out, "  ", kAttach, flags, "\n");
-  absl::StrAppend(&out, "  lorry publish DIR --adapter policy --wait serving", flags, "\n",
+  absl::StrAppend(&out, "  lorry publish DIR --adapter trial --wait serving", flags, "\n",
                   "  lorry watch", flags, "\n");
   if (!door.empty()) {
     absl::StrAppend(&out, "  curl ", door,
                     "/v1/completions -H 'Content-Type: application/json' \\\n",
-                    "    -d '{\"model\": \"policy\", \"prompt\": \"Hello\", \"max_tokens\": 8}'\n");
+                    "    -d '{\"model\": \"trial\", \"prompt\": \"Hello\", \"max_tokens\": 8}'\n");
   }
   return out;
 }

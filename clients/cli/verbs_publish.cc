@@ -287,7 +287,9 @@ std::vector<Verb> PublishVerbs() {
        .details =
            "Names are made canonical, what engines cannot serve is refused with a reason, and "
            "the bytes travel over UCX, or gRPC where UCX does not reach. A lost connection "
-           "is resumed.",
+           "is resumed. While a training publishes the adapter, publish under another name: a run "
+           "takes each number once and in order, so that the training's own next number would be "
+           "taken (VERSION_CONFLICT) or too low (VERSION_TOO_OLD), and --run new would fence it.",
        .positionals = {{"DIR", "adapter_config.json beside adapter_model.safetensors"}},
        .options = {{.name = "adapter",
                     .value = "NAME",
@@ -301,8 +303,11 @@ std::vector<Verb> PublishVerbs() {
                    kRun,
                    {.name = "wait",
                     .value = "stored|serving",
-                    .help = "return once it is durable at the store, or once every engine that can "
-                            "serve it does (at most --timeout, by default 5m)",
+                    .help =
+                        "return once it is durable at the store, or once it is decided and every "
+                        "engine that can serve it does, or a minute after the decision if one "
+                        "does and others are late: the line says how many do (at most "
+                        "--timeout, by default 5m)",
                     .kind = Kind::kChoice,
                     .fallback = "stored"},
                    {.name = "pool",
