@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import resource
 import signal
 import subprocess
@@ -163,6 +164,25 @@ def test_a_door_of_services_that_ask_for_no_token_asks_for_none(pair, program, b
             until(lambda: [m["state"] for m in admin.status().get("members", [])] == ["READY"], "it is attached", DEADLINE_S)
         done = subprocess.run(drain, env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
         assert done.returncode == 0, done
+
+
+def test_the_loop_of_the_readme_rolls_out_its_own_run_alone(pair, program, make_adapter, monkeypatch):
+    """Before its first version is served, a run is answered for by the one before."""
+    (loop,) = re.findall(r"## In a trainer\n.*?```python\n(.*?)```", (engines.ROOT / "README.md").read_text(), re.DOTALL)
+    url, answered = pair["vllm"].url, []
+    with lorry.local(url, program=program) as fleet:
+        door = DoorClient("vllm", fleet.doors[url])
+        for name, value in fleet.environment().items():
+            monkeypatch.setenv(name, value)
+        with lorry.open_run("math-policy") as run:
+            run.publish(make_adapter(99), version=999).wait("serving", SERVING_S)
+
+        def train(model):
+            answer = door.ask("math-policy")
+            answered.append((answer.run, answer.version))
+
+        exec(loop, {"model": make_adapter(1), "train": train, "range": lambda *bounds: list(range(*bounds))[:2]})
+        assert answered == [(2, 0), (2, 1)]
 
 
 NOTEBOOK = """

@@ -144,7 +144,8 @@ def test_each_step_is_served_once_rollouts_go_on(world, manager, tmp_path):
         manager.training.train()
         manager.training.model.save_pretrained(tmp_path / f"v{step}")
         manager.replica.told.clear()
-        assert manager.update(global_steps=step)["lorry/version"] == step
+        told = manager.update(global_steps=step)
+        assert (told["lorry/run"], told["lorry/version"]) == (run_before + 1, step), "what an agent loop makes its X-Lorry-Min-Version of"
         assert manager.replica.told == ["abort", "release", "resume cache", "resume"]
         answer = until(lambda s=step: answered_by(world, s), f"the door answers with v{step}")
         assert answer.run == run_before + 1, "one run, opened once"
@@ -223,7 +224,7 @@ def test_a_version_that_could_not_be_stored_is_told_once(manager, config):
     stored = types.SimpleNamespace(wait=lambda until_, timeout: None)
     handles = [fails_with(LorryError("the store is full", "QUOTA_EXCEEDED", "RESOURCE_EXHAUSTED")), stored]
     one = engine(config)
-    one._run = types.SimpleNamespace(publish=lambda *_, **__: handles.pop(0))
+    one._run = types.SimpleNamespace(number=1, publish=lambda *_, **__: handles.pop(0))
     with pytest.raises(LorryError, match="QUOTA_EXCEEDED"):
         asyncio.run(one.send_weights(manager.training, global_steps=12))
     asyncio.run(one.send_weights(manager.training, global_steps=12))

@@ -37,8 +37,9 @@ class Serving:
 
     Attributes:
         epoch: number of the decision; 0 where only "stored" was waited for.
-        active: members whose door serves the version as ``latest``.
-        members: members of the sync that did not drop out.
+        active: members whose door serves the version as ``latest``, or a later one.
+        members: members of the pool, but for those that are declared dead. With more than are active, the others still answer
+            with an older version, or not at all.
         wait_ms, stage_ms, commit_ms, activate_ms: how long each phase took, milliseconds.
     """
 
@@ -74,7 +75,7 @@ class Status:
         """One short line, such as ``WAITING, NO_SLOT: needs 3 slots (a: FETCHING, b: LOADED)``."""
         detail = textwrap.shorten(self.detail, DETAIL_CHARACTERS_MAX, placeholder=" …")
         why = ": ".join(part for part in (self.reason, detail) if part)
-        members = ", ".join(f"{name}: {word}" for name, word in list(self.members.items())[:MEMBERS_SHOWN_MAX])
+        members = _shown(self.members)
         return self.state + (f", {why}" if why else "") + (f" ({members})" if members else "")
 
 
@@ -106,6 +107,7 @@ class PublishHandle:
         self._upload_id = ""
         self._watch: grpc.Call | None = None
         self._unknown_since: float | None = None  # to the orchestrator
+        self._heard_at = 0.0  # of the orchestrator, while somebody waits for it
 
     @property
     def bytes_done(self) -> int:
@@ -125,9 +127,10 @@ class PublishHandle:
         """Waits until the version is ``"stored"`` or ``"serving"``. Ctrl-C cancels the upload and is passed on.
 
         Args:
-            until: ``"stored"``: whole and durable at the store. ``"serving"``: decided, and every member that
-                can serve it does, at least one.
-            timeout: seconds; None waits as long as something moves.
+            until: ``"stored"``: whole and durable at the store. ``"serving"``: decided, and every member that can serve it does; a
+                minute after the decision it is enough that one does. Where not all do, the log says how many, as does ``Serving``.
+            timeout: seconds; None waits as long as the version does: for an engine, for a slot, for the end of a pin (OVERRIDDEN),
+                and for an orchestrator that is away, ten minutes at most.
 
         Raises:
             Cancelled, RunFenced, AttemptFenced, VersionConflict, Refused, Superseded, LorryError;
@@ -174,6 +177,7 @@ class PublishHandle:
 
     def _await_serving(self, give_up_at: float | None) -> Serving:
         pause_s = 0.05
+        self._heard_at = time.monotonic()
         while True:
             self._check_cancelled()
             left = None if give_up_at is None else give_up_at - time.monotonic()
@@ -192,6 +196,9 @@ class PublishHandle:
                     raise failure from None
                 if failure.code == "UNAVAILABLE" and not failure.reason:
                     self._connection.check_tls()
+                if time.monotonic() - self._heard_at > PUBLISH_BUDGET_S:
+                    raise errors.of(f"{self} is stored, and the orchestrator has not answered for {PUBLISH_BUDGET_S:.0f} s, so that nobody knows "
+                                    f"whether it is served: {failure.message}", failure.reason, failure.code) from None
                 self.status = Status("UNKNOWN", failure.reason, failure.message)
             self._ended.wait(min(pause_s, left) if left is not None else pause_s)
             pause_s = min(2 * pause_s, 2.0)
@@ -206,12 +213,16 @@ class PublishHandle:
             raise errors.LorryError(f"{self} is stored; its run is closed: wait inside the with block, or ask `lorry status`", "",
                                     "FAILED_PRECONDITION") from None
         self._watch = call
+        is_heard = False
         try:
             for progress in call:
+                is_heard = True
                 ended = self._take(progress)
                 if ended is not None:
                     return ended
         finally:
+            if is_heard:  # until now, however long it had nothing new to say
+                self._heard_at = time.monotonic()
             self._watch = None
             call.cancel()
         return None
@@ -234,6 +245,10 @@ class PublishHandle:
         if progress.active == 0:  # of an empty pool, or of engines that all dropped out
             raise errors.SyncFailed(f"{self} is stored, and no engine serves it: {progress.detail or _NO_ENGINE}",
                                     progress.reason or "TOO_FEW_ENGINES", "FAILED_PRECONDITION")
+        if progress.active < progress.members:
+            late = _shown({name: word for name, word in members.items() if word != "ACTIVE"})
+            _log.warning("%s is served by %d of %d engines; the others answer with an older version, or not at all%s", self, progress.active,
+                         progress.members, late and f": {late}")
         t = progress.times
         return Serving(progress.epoch, progress.active, progress.members, t.wait_ms, t.stage_ms, t.commit_ms,
                        t.activate_ms)
@@ -321,6 +336,10 @@ class PublishHandle:
         self._answered.set()
         if self._ended_by is not None:
             self._abort()  # what the store began after it was ended here
+
+
+def _shown(members: dict[str, str]) -> str:
+    return ", ".join(f"{name}: {word}" for name, word in list(members.items())[:MEMBERS_SHOWN_MAX])
 
 
 def _word(progress: sync_pb2.MemberProgress) -> str:

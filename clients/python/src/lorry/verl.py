@@ -6,8 +6,9 @@
       engine_kwargs: {delta_sharded: {adapter: math-policy, rollouts_at_doors: true, store: "store:7000", orchestrator: "orchestrator:7001"}}
 
 Engines get the version from their proxies. Rollouts ask the doors for ``math-policy``, from an agent loop of yours
-(``rollout.agent.agent_loop_config_path``), as verl's own call its servers by Ray; those that must not be answered by an older step say
-``X-Lorry-Min-Version``. Of the trainer's modes (``trainer.v1.trainer_mode``) ``separate_async`` alone asks a backend, and with
+(``rollout.agent.agent_loop_config_path``), as verl's own call its servers by Ray. Until a run's first version is served the name is answered by the
+run before, so ask with ``X-Lorry-Min-Version: r{run}.{step}``: the run is the metric ``lorry/run``, and ``current_run`` of the adapter in
+``lorry.Admin().adapters()``; the step the oldest that may answer. Of the trainer's modes (``trainer.v1.trainer_mode``) ``separate_async`` alone asks a backend, and with
 ``actor_rollout_ref.hybrid_engine: false`` for all its replicas: ``sync``, the default, and ``colocate_async`` set it to "naive" and publish nothing
 (trainer/ppo/v1/trainer_base.py). A vLLM of verl's must have what ``delta_sharded`` asks of it (require_vllm_delta_support). Follows verl 0.9.1: its actor workers hand the training engine itself to the backend of one name, ``delta_sharded``
 (workers/engine_workers.py), and to any other a stream of the base model's or of merged weights. Importing this module takes that name,
@@ -102,10 +103,11 @@ class LorryCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         if not self._is_master:
             return {}
         began = time.monotonic()
-        await asyncio.to_thread(self._publish, tensors, config, global_steps)
-        return {"lorry/version": float(global_steps), "lorry/stored_s": time.monotonic() - began}
+        run = await asyncio.to_thread(self._publish, tensors, config, global_steps)
+        return {"lorry/run": float(run), "lorry/version": float(global_steps), "lorry/stored_s": time.monotonic() - began}
 
-    def _publish(self, tensors: Mapping[str, Any], config: Mapping[str, Any] | None, version: int) -> None:
+    def _publish(self, tensors: Mapping[str, Any], config: Mapping[str, Any] | None, version: int) -> int:
+        """Returns the run's number."""
         if self._run is None:
             self._run = open_run(self._adapter, group=ALONE, **self._arguments)
         before, self._before = self._before, None  # what became of it is told once; the step may then be sent again
@@ -115,6 +117,7 @@ class LorryCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         handle = self._run.publish(tensors, version=version, config=config)
         handle.wait("stored", self._timeout_s)
         self._before = handle
+        return self._run.number
 
     def receive_weights(self, global_steps: int | None = None) -> AsyncIterator[tuple[str, Any]]:
         """No tensor: the engine's proxy has loaded the version when the actor says that it is served.
