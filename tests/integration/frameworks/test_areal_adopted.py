@@ -129,6 +129,11 @@ def test_with_few_versions_none_is_unloaded(training):
     run.rolls_out(2)
 
 
+def test_the_store_takes_a_policy_that_keeps_one_version(world):
+    world.admin.create("lora-one", adopted.keep_policy(1))
+    assert world.admin.policy("lora-one")["keep"] == 1
+
+
 def test_keeping_0_means_all(world, training):
     run = training("lora-all", keep=0)
     for version in range(1, 6):

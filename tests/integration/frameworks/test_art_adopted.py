@@ -73,7 +73,7 @@ def steps(world, make_adapter, tmp_path, monkeypatch):
     monkeypatch.setenv("LORRY_STORE", addresses["store"])
     monkeypatch.setenv("LORRY_ORCHESTRATOR", addresses["orchestrator"])
     service, model = UnslothService(), types.SimpleNamespace(name=ADAPTER)
-    service.config, service.output_dir, service._latest_step = {}, str(tmp_path), 0
+    service.config, service.output_dir, service._latest_step, service.model_name = {}, str(tmp_path), 0, ADAPTER
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "0000").symlink_to(make_adapter(0))
     transport = asyncio.run(runpy.run_path(str(EXAMPLE))["connect"](service, ADAPTER, OFF_POLICY))
@@ -132,6 +132,20 @@ def test_a_rollout_ends_on_its_step_while_that_is_young_enough(world, steps):
     assert world.admin.policy(ADAPTER)["keep"] == KEEP
     assert keep_policy(None) == {"keep": "all"}
     assert keep_policy(80) == {"keep": 64}, "no pool remembers more"
+
+
+def test_the_store_takes_the_policy_of_rollouts_that_are_never_off(world):
+    world.admin.create("on-policy", keep_policy(0))
+    assert world.admin.policy("on-policy")["keep"] == 1
+    world.admin.set_policy("on-policy", {"keep": 4, "max_staleness": 3})
+    world.admin.create("on-policy", keep_policy(3))
+    assert world.admin.policy("on-policy")["max_staleness"] == 3, "an operator's own stays"
+
+
+def test_a_service_of_another_adapter_is_told(steps):
+    steps.service.model_name = "another"
+    with pytest.raises(ValueError, match=r"rollouts of this service ask for another@STEP.*open_run\('another'\)"):
+        asyncio.run(steps.transport.attach(steps.service))
 
 
 def test_a_step_that_is_registered_is_the_newest(world, steps, make_adapter):

@@ -27,7 +27,7 @@ from areal.api.io_struct import HttpRequest, WeightUpdateRequests
 from areal.engine import sglang_remote, vllm_remote
 from areal.infra import RemoteInfEngine
 
-from lorry.policies import WINDOW_MAX
+from lorry.policies import keeping
 from lorry.run import Run
 
 SERVING_TIMEOUT_S = 300.0
@@ -50,7 +50,7 @@ def rollout_engine(config: Any, run: Run | None, timeout_s: float = SERVING_TIME
 def keep_policy(lora_keep_versions: int) -> Mapping[str, Any]:
     """The policy for what AReaL calls ``lora_keep_versions``: so many of the last versions stay loaded, 64 at most, as a pool remembers
     no more; 0 means as many as that."""
-    return {"keep": min(lora_keep_versions, WINDOW_MAX) or "all"}
+    return keeping(lora_keep_versions or None)
 
 
 @dataclasses.dataclass

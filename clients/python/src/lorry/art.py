@@ -25,7 +25,7 @@ from typing import Any
 
 from lorry.admin import Admin
 from lorry.errors import LorryError
-from lorry.policies import WINDOW_MAX
+from lorry.policies import keeping
 from lorry.run import Run
 
 SERVING_TIMEOUT_S = 300.0
@@ -37,7 +37,7 @@ _LOOK_AGAIN_S = 0.2
 def keep_policy(max_steps_off_policy: int | None) -> Mapping[str, Any]:
     """The policy for what ART calls ``max_steps_off_policy``: a rollout, which asks by the step that it began with, finds it until it is so many
     steps old, 63 at most, as a pool remembers its last 64 versions; None means as long as that."""
-    return {"keep": "all" if max_steps_off_policy is None else min(max_steps_off_policy + 1, WINDOW_MAX)}
+    return keeping(None if max_steps_off_policy is None else max_steps_off_policy + 1)
 
 
 class Transport:
@@ -60,12 +60,15 @@ class Transport:
             service: an UnslothService whose ``start_openai_server`` is over, as it is after ART's ``model.register(backend)``.
 
         Raises:
-            ValueError: another service; LorryError, TimeoutError: the step is not served.
+            ValueError: another service, or one of another adapter than the run's; LorryError, TimeoutError: the step is not served.
         """
         # Asked of the class, as ART's proxy of a service in a child process has whatever the service has.
         if not hasattr(type(service), "_load_rollout_lora_for_step") or service.rollout_weight_update_mode != "step_lora":
             raise ValueError(f"lorry.art needs ART's UnslothService in this process, with rollout_weight_update_mode=step_lora, and this is "
                              f"another {type(service).__name__}; LocalBackend(in_process=True) keeps it here")
+        if service.model_name != self._run.adapter:
+            raise ValueError(f"the run is of {self._run.adapter}, and rollouts of this service ask for {service.model_name}@STEP: give "
+                             f"lorry.open_run({service.model_name!r})")
 
         async def load(checkpoint_path: str, step: int) -> None:
             await self._publish(checkpoint_path, step)

@@ -16,6 +16,17 @@ from lorry.errors import LorryError
 WINDOW_MAX = 64  # versions that a pool remembers, and so the most that ``keep`` may name
 
 
+def keeping(versions: int | None) -> dict[str, Any]:
+    """The fields of a policy by which so many of the last versions stay loaded, as many as a pool remembers at most; None: all of these.
+
+    A single one leaves none that a door which is behind could serve, so that the store asks for ``max_staleness`` 0 then. It says nothing of
+    requests that name a version.
+    """
+    if versions is None:
+        return {"keep": "all"}
+    return {"keep": min(versions, WINDOW_MAX)} | ({"max_staleness": 0} if versions == 1 else {})
+
+
 def change(policy: Message, fields: Mapping[str, Any]) -> None:
     """Sets the given fields, None to their default.
 
