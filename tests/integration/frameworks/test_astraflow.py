@@ -158,6 +158,22 @@ def test_astraflow_trains_and_evaluates(world, source, root):
         assert world.metric_sum(member, "lorry_proxy_bindings") <= 64, "what is never unloaded is forgotten at last"
 
 
+def test_before_its_first_update_astraflow_names_no_adapter(world, source, root):
+    """A fresh adapter answers as the base model does, which doors give such requests where some policy says so."""
+    service = Service(urls(world, TRAIN), [], root / "fresh")
+    (door, _), prompt = service.train.doors, [7, 11, 13]
+    refused = door.ask(service.train.current_lora_name, prompt=prompt)
+    assert (refused.status, refused.reason) == (400, "NO_ADAPTER")
+    world.admin.create("astraflow", {"no_adapter": "base"})
+    try:
+        until(lambda: door.ask(None, prompt=prompt).status == 200, "the door knows the policy")
+        assert service.notify_version(1, source(1))
+        (segment,) = service.train.generate(prompt, TOKENS).segments
+        assert segment.tokens == expected_tokens(source(1), prompt, TOKENS)
+    finally:
+        world.admin.delete_adapter("astraflow")
+
+
 def test_astraflow_under_its_fixed_name(world, source, root):
     """One name, unloaded and loaded at each sync, while clients ask for it all the time: they are answered once the engine goes on."""
     service = Service(urls(world, TRAIN), [urls(world, TRAIN)], root / "fixed", fixed_name=True)

@@ -119,12 +119,13 @@ def tokens_of(reply):
 def test_astraflow_and_its_eval_engine_ask_by_what_is_served(world, make_adapter, backend):
     door, adapter = world.fleet.door("sglang"), f"astra-{backend.__name__.lower()}"
     engine, evals = SGLangEngine(door, backend), SGLangEngine(door, backend)
-    runpy.run_path(str(EXAMPLES / "use_astraflow.py"))["connect"](engine, evals, adapter)
-    for version in range(1, 5):
-        update(engine, make_adapter(version), version, [evals])
+    runpy.run_path(str(EXAMPLES / "use_astraflow.py"))["connect"](engine, evals, adapter, str(make_adapter(0)))
+    for version in range(5):
+        if version > 0:
+            update(engine, make_adapter(version), version, [evals])
         for each in (engine, evals):
             name, reply = each.generate([5, 17, 101, 33])
-            assert name == f"{adapter}@r1.{version}"
+            assert name == f"{adapter}@r1.{version + 1}"
             assert tokens_of(reply) == expected_tokens(make_adapter(version), [5, 17, 101, 33], 4)
     assert engine.sent == [], "no server was called"
     engine.load_weights_from_path("/full")
@@ -133,8 +134,7 @@ def test_astraflow_and_its_eval_engine_ask_by_what_is_served(world, make_adapter
 
 def test_a_load_that_fails_leaves_the_name_as_it_was(world, make_adapter, tmp_path):
     engine = SGLangEngine(world.fleet.door("sglang"))
-    runpy.run_path(str(EXAMPLES / "use_astraflow.py"))["connect"](engine, SGLangEngine(""), "astra-failed")
-    update(engine, make_adapter(1), 1)
+    runpy.run_path(str(EXAMPLES / "use_astraflow.py"))["connect"](engine, SGLangEngine(""), "astra-failed", str(make_adapter(1)))
     with pytest.raises(Exception, match="adapter_config.json"):
         update(engine, tmp_path, 2)
     assert engine.generate([5])[0] == "astra-failed@r1.1"

@@ -3,6 +3,7 @@
     from lorry.astraflow import adopt
 
     adopt(engine, lorry.open_run("math-policy"), evals=[eval_engine])      # RaaS' SGLangEngine; its addresses are doors
+    engine.load_weights_from_path(initial_lora, use_lora=True)             # requests name no adapter before, and doors refuse them
 
 Follows Infini-AI-Lab/astraflow (astraflow/raas/engine/remote_inf_engine.py at a20ca42, of its pull request 20, which asks for the name that was loaded
 last, and at 343e808, of main, which asks for ``lora_1`` once something was loaded), where an update is ``pause_generation``,
@@ -24,7 +25,7 @@ SERVING_TIMEOUT_S = 300.0
 def adopt(engine: Any, run: Run, evals: Sequence[Any] = (), timeout_s: float = SERVING_TIMEOUT_S) -> None:
     """Takes the place of what the engine does at its servers around an update of the adapter; full weights go as they went.
 
-    Versions are numbered from 1 in each run, as AstraFlow's are in each engine. A load that fails once its version is on its way to the
+    Versions are numbered from 1 in each run, as AstraFlow's names are in each engine, and the adapter that training begins with counts. A load that fails once its version is on its way to the
     store has used up the number: the next one counts on, and until it is served requests name the version before.
 
     Args:
