@@ -34,6 +34,7 @@ def client(out: pathlib.Path, sources: pathlib.Path) -> list[pathlib.Path]:
     """Builds the source distribution, the wheel from it, and adds its bill of materials."""
     uv = ROOT / ".venv" / "uv" / "bin" / "uv"
     command = [uv, "build", "--quiet", "--out-dir", out] if uv.exists() else [sys.executable, "-m", "build", "--outdir", out]
+    forget(out, "lorry_client-*")
     subprocess.run([*command, sources], check=True)
     made = next(out.glob("lorry_client-*.whl"))
     files, info = wheel.read(made)
@@ -45,9 +46,16 @@ def client(out: pathlib.Path, sources: pathlib.Path) -> list[pathlib.Path]:
     return [wheel.write(made, files, info), *out.glob("lorry_client-*.tar.gz")]
 
 
+def forget(out: pathlib.Path, what: str) -> None:
+    """Of older versions, one of which would be taken for what is made now; and `pip install *.whl` refuses two of one package."""
+    for old in out.glob(what):
+        old.unlink()
+
+
 def programs(out: pathlib.Path, bin_dir: pathlib.Path) -> pathlib.Path:
     """The programs with their libraries, as a wheel that needs nothing of Debian."""
     out.mkdir(parents=True, exist_ok=True)
+    forget(out, "lorry-*.whl")
     info = f"lorry-{version()}.dist-info"
     with tempfile.TemporaryDirectory() as scratch:
         tree = pathlib.Path(scratch, PACKAGE)

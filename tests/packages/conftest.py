@@ -28,8 +28,11 @@ def checkout(tmp_path_factory):
 def built(checkout, tmp_path_factory):
     """lorry-client's source distribution, and the wheel that is built from it."""
     out = tmp_path_factory.mktemp("client")
+    for older in "lorry_client-0.0.1-py3-none-any.whl", "lorry_client-0.0.1.tar.gz":
+        (out / older).write_bytes(b"what an earlier release left")
     run([sys.executable, ROOT / "packaging" / "build.py", "client", "--sources", checkout / "clients" / "python", "--out", out])
-    return {"sdist": next(out.glob("*.tar.gz")), "wheel": next(out.glob("*.whl"))}
+    (wheel,), (sdist,) = out.glob("*.whl"), out.glob("*.tar.gz")
+    return {"sdist": sdist, "wheel": wheel}
 
 
 @pytest.fixture(scope="session")
