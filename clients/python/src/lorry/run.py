@@ -58,12 +58,13 @@ def open_run(
     key_file: str | None = None,
     group: Any = None,
 ) -> Run:
-    """Opens a run of ``adapter`` and fences the process that had the previous one.
+    """Opens a run of ``adapter`` and fences the process that had the previous one. What engines serve stays as it is until the run's first
+    version is decided: publish one and wait for ``"serving"`` before the first rollout.
 
     Every rank of a torch.distributed job calls it; rank 0 asks the store, the others learn the answer. Where a rank fails, all raise its error.
 
     Args:
-        adapter: ``^[a-z0-9][a-z0-9._-]{0,62}$``; created with the default policy if it is new.
+        adapter: ``^[a-z0-9][a-z0-9._-]{0,62}$``, and not ending in ``-v<digits>``, as a version's name does; created with the default policy if it is new.
         resume_from: the version that training goes on from: what :meth:`Run.state_dict` gave, a number of the current run, or
             (run, number). The version must still be stored.
         expected_run: refuse unless this run is the current one; 0 for "none yet".

@@ -51,6 +51,8 @@ TEST_F(DoorTest, RewritesOneReferenceAndSaysWhatProducedTheReply) {
                            NameOf("policy", 12).value + R"("})");
   EXPECT_EQ(seen.Get("X-Client"), "7");
   EXPECT_EQ(seen.Get("X-Hop"), "");
+  const Message named = Ask(Post("/generate", R"({"text":"a","lora_path":"policy-v12"})"));
+  EXPECT_EQ(named.Get("X-Lorry-Version") + " " + named.Get("X-Lorry-Epoch"), "12 0");
   EXPECT_TRUE(BecomesQuiet());
 }
 
