@@ -118,6 +118,7 @@ def test_what_a_fleet_gives_its_proxies_itself_is_not_passed_on(program, tmp_pat
     done = subprocess.run([program, verb, "--engine=9", f"--data-dir={tmp_path}", *words], text=True, capture_output=True,
                           timeout=SERVING_S, check=False)
     assert done.returncode == 2 and said in done.stderr, done
+    assert ("itself" in said) == ("Several hosts without Kubernetes" in done.stderr), "and where the page is that says how"
     assert list(tmp_path.iterdir()) == [], "before anything was started"
 
 
