@@ -42,8 +42,9 @@ std::optional<VersionKey> KeyOfEngineName(const EngineName& name);
 struct EngineLimits {
   EngineKind kind = EngineKind::kUnknown;
   uint32_t rank_limit = 0;
-  uint32_t slots = 0;        // adapters the engine's registry holds; 0 = not bounded by the engine
-  uint32_t batch_slots = 0;  // distinct adapters in one batch (a performance limit); 0 = not known
+  uint32_t slots = 0;  // adapters the engine's registry holds; 0 = not bounded by the engine
+  // Distinct adapters in one batch; with 1 no other is probed while one runs. 0 = not known.
+  uint32_t batch_slots = 0;
   std::vector<std::string> engine_modules;  // modules that --lora-target-modules names; empty = all
   auto operator<=>(const EngineLimits&) const = default;
 };

@@ -201,10 +201,16 @@ SlotNeed NeedOf(const SlotDemand& demand, const fleet::EngineLimits& limits) {
                      "waits with NO_SLOT; raise ", ToAbsl(fleet::SlotsFlag(limits.kind)),
                      ", or lower keep, aliases or leases");
   }
-  if (limits.batch_slots != 0 && need.kept > limits.batch_slots) {
+  // One that batches requests of one adapter comes to no other while these are running.
+  const bool is_alone = limits.batch_slots == 1 && need.needed > 1;
+  if (limits.batch_slots != 0 && (need.kept > limits.batch_slots || is_alone)) {
     need.batch_cost = absl::StrCat(
         "batches requests of ", Counted(limits.batch_slots, "adapter"), " and keeps up to ",
-        need.kept, ": while more are asked for, requests wait for another's batch to end; raise ",
+        need.kept,
+        is_alone
+            ? ": the next version is not probed, nor served, until no request of another runs; "
+              "raise "
+            : ": while more are asked for, requests wait for another's batch to end; raise ",
         ToAbsl(fleet::BatchFlag(limits.kind)), " where the memory allows it");
   }
   return need;

@@ -274,7 +274,18 @@ TEST(Slots, ASmallerBatchLimitIsAWarningWithItsCost) {
   EXPECT_EQ(fleet.Need("e1").shortage, "");
   EXPECT_THAT(fleet.Need("e1").batch_cost,
               testing::AllOf(testing::HasSubstr("of 1 adapter and keeps up to 2"),
+                             testing::HasSubstr("the next version is not probed"),
                              testing::HasSubstr("--max-loras")));
+}
+
+TEST(Slots, AnEngineThatBatchesOneAdapterSaysSoHoweverFewAreKept) {
+  Fleet fleet;
+  fleet.Policy({.keep = {fleet::KeepRule::Kind::kCount, 1}});
+  fleet.Join("e1", 4);
+  fleet.Publish(1);
+  fleet.Of("e1").limits.batch_slots = 1;
+  fleet.Report("e1");
+  EXPECT_THAT(fleet.Need("e1").batch_cost, testing::HasSubstr("the next version is not probed"));
 }
 
 TEST(Leases, ARefusedRenewalShortensNothing) {
