@@ -90,7 +90,7 @@ absl::Status WriteSecret(const std::string& path, const std::string& text) {
   return written ? absl::OkStatus() : CannotWrite(path, why);
 }
 
-std::string HostPort(std::string address) {
+std::string HostPort(const std::string& address) {
   const size_t scheme = address.find("://");
   return scheme == std::string::npos ? address : address.substr(scheme + 3);
 }
@@ -264,12 +264,13 @@ absl::Status LocalFleet::MakeToken() {
   LORRY_RETURN_IF_ERROR(WriteSecret(InRun(kTokenFile), shown + "\n"));
   LORRY_RETURN_IF_ERROR(
       WriteSecret(InRun(kTokensFile), absl::StrCat("operator ", token, " lorry-up\n")));
-  return options_.services.has_value() ? FollowTheirToken() : absl::OkStatus();
+  return FollowTheirToken();
 }
 
 // Whoever shows the services their token commands the doors on this machine with it, too: `lorry
 // why`, `lorry drain`. A fleet of `lorry up` has another one after each start.
 absl::Status LocalFleet::FollowTheirToken() {
+  if (!options_.services.has_value()) return absl::OkStatus();
   LORRY_ASSIGN_OR_RETURN(const std::string theirs,
                          rpc::TokenToShow(options_.services->token, options_.services->token_file));
   if (theirs.empty() || theirs == their_token_) return absl::OkStatus();
@@ -396,7 +397,7 @@ absl::Status LocalFleet::Run() {
   while (true) {
     int64_t wait_ms = 1'000;
     // A file that is just replaced cannot be read for a moment; the next look finds it.
-    if (options_.services.has_value()) FollowTheirToken().IgnoreError();
+    FollowTheirToken().IgnoreError();
     for (Service& service : services_) {
       if (service.child != nullptr && !service.child->Running()) {
         LORRY_RETURN_IF_ERROR(HandleDeath(service));
