@@ -25,6 +25,9 @@ class Executor {
   // From any thread. RESOURCE_EXHAUSTED MAILBOX_FULL, UNAVAILABLE SHUTTING_DOWN; the work is
   // dropped then.
   absl::Status Submit(Task work) { return queue_.Post(std::move(work)); }
+  // For work whose amount its owner bounds: never refused, and dropped only once stopped. A refusal
+  // says nothing of what the work was to find out.
+  void SubmitOwn(Task work) { queue_.PostAnswer(std::move(work)); }
   // Finishes what was submitted, joins.
   void Stop();
 

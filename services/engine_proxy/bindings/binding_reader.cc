@@ -16,10 +16,6 @@
 namespace lorry::proxy {
 namespace {
 
-// More calls than a machine ever has outstanding: it reads one directory at a time, and fetches
-// two.
-constexpr size_t kWaitingMax = 16;
-
 std::string ReasonFor(const absl::Status& status) {
   const std::string reason(ReasonOf(status));
   return reason.empty() ? "FETCH_FAILED" : reason;
@@ -42,7 +38,7 @@ BindingReader::BindingReader(BindingRoots roots, uint64_t image_bytes_max, bool 
       shelf_(shelf),
       take_body_(std::move(take_body)),
       sink_(std::move(sink)),
-      executor_({.name = "bind", .threads = 1, .waiting_max = kWaitingMax}) {}
+      executor_({.name = "bind", .threads = 1}) {}
 
 BindingReader::~BindingReader() { executor_.Stop(); }
 
@@ -111,7 +107,7 @@ absl::StatusOr<BindingRead> BindingReader::ReadNew(const ReadBinding& read) {
 }
 
 void BindingReader::Read(const ReadBinding& read) {
-  const auto work = [this, read] {
+  executor_.SubmitOwn([this, read] {
     absl::StatusOr<BindingRead> done = ReadNew(read);
     if (done.ok()) return sink_(*std::move(done));
     spdlog::warn("cannot bind {}: {} {}", read.path, ReasonFor(done.status()),
@@ -121,13 +117,7 @@ void BindingReader::Read(const ReadBinding& read) {
     failed.detail = std::string(done.status().message());
     failed.missing = absl::IsNotFound(done.status());
     sink_(std::move(failed));
-  };
-  if (const absl::Status queued = executor_.Submit(work); !queued.ok()) {
-    BindingRead failed{.op = read.op, .outcome = Outcome::kFailed};
-    failed.reason = "FETCH_FAILED";
-    failed.detail = std::string(queued.message());
-    sink_(std::move(failed));
-  }
+  });
 }
 
 absl::StatusOr<std::string> BindingReader::FetchAgain(const proxy::Fetch& fetch) {
@@ -151,7 +141,7 @@ absl::StatusOr<std::string> BindingReader::FetchAgain(const proxy::Fetch& fetch)
 }
 
 void BindingReader::Fetch(const proxy::Fetch& fetch) {
-  const auto work = [this, fetch] {
+  executor_.SubmitOwn([this, fetch] {
     absl::StatusOr<std::string> path = FetchAgain(fetch);
     if (path.ok()) return sink_(FetchDone{fetch.op, *std::move(path)});
     spdlog::warn("cannot read {} again: {}", fetch.binding.path,
@@ -161,14 +151,7 @@ void BindingReader::Fetch(const proxy::Fetch& fetch) {
                       .detail = std::string(path.status().message()),
                       .permanent = true,
                       .away = false});
-  };
-  if (const absl::Status queued = executor_.Submit(work); !queued.ok()) {
-    sink_(FetchFailed{.op = fetch.op,
-                      .reason = "FETCH_FAILED",
-                      .detail = std::string(queued.message()),
-                      .permanent = false,
-                      .away = false});
-  }
+  });
 }
 
 }  // namespace lorry::proxy

@@ -48,6 +48,7 @@ class BindingReader {
   ImageShelf& shelf_;
   const TakeBody take_body_;
   const EventSink sink_;
+  // The machine's operations bound what waits here: it reads one directory at a time, and fetches two.
   runtime::Executor executor_;
 };
 

@@ -95,7 +95,7 @@ Fetcher::Fetcher(ImageShelf& shelf, transfer::TransportSet& transports, Manifest
       last_(last),
       sink_(std::move(sink)),
       on_fetched_(std::move(on_fetched)),
-      executor_({.name = "fetch", .threads = kThreads, .waiting_max = 256}) {}
+      executor_({.name = "fetch", .threads = kThreads}) {}
 
 Fetcher::~Fetcher() {
   std::vector<OpId> running;
@@ -119,8 +119,7 @@ void Fetcher::Start(const Fetch& fetch) {
     if (stopping_) return;
     jobs_.emplace(fetch.op, job);
   }
-  if (absl::Status queued = executor_.Submit([this, job] { Run(job); }); !queued.ok())
-    Fail(job, queued);
+  executor_.SubmitOwn([this, job] { Run(job); });
 }
 
 void Fetcher::Cancel(OpId op) {
@@ -262,9 +261,7 @@ void Fetcher::Arrived(const std::shared_ptr<Job>& job) {
   if (job->arrivals != nullptr) job->arrivals->End(absl::OkStatus());
   LORRY_FAULT_POINT("proxy.fetch.arrived");
   // Maybe on a transport's thread: writing and syncing files belongs elsewhere.
-  if (absl::Status queued = executor_.Submit([this, job] { Finish(job, &Sources::store); });
-      !queued.ok())
-    Fail(job, queued);
+  executor_.SubmitOwn([this, job] { Finish(job, &Sources::store); });
 }
 
 void Fetcher::Count(const std::string& transport, uint64_t bytes, uint64_t spared) {
@@ -341,7 +338,7 @@ void Fetcher::End(const std::shared_ptr<Job>& job, Event event) {
   sink_(std::move(event));
   followers_.End(job->placement);
   // A follower that has it, or fetches it yet, need not.
-  if (!placed && !followers_.empty()) (void)executor_.Submit([this] { followers_.Tell(); });
+  if (!placed && !followers_.empty()) executor_.SubmitOwn([this] { followers_.Tell(); });
   MutexLock lock(mutex_);
   jobs_.erase(job->fetch.op);
   idle_.notify_all();
@@ -349,14 +346,13 @@ void Fetcher::End(const std::shared_ptr<Job>& job, Event event) {
 
 void Fetcher::Hash(const HashDirectory& hash) {
   followers_.Doubt(hash.path);
-  const auto work = [this, hash] {
+  executor_.SubmitOwn([this, hash] {
     sink_(DirectoryHashed{hash.op, shelf_.Proves(hash.name, hash.path, hash.digest, hash.render)});
-  };
-  if (!executor_.Submit(work).ok()) sink_(DirectoryHashed{hash.op, false});
+  });
 }
 
 void Fetcher::Check(const CheckShapes& check) {
-  const auto work = [this, check] {
+  executor_.SubmitOwn([this, check] {
     const absl::StatusOr<peft::Adapter> adapter = shelf_.Read(check.name, check.path);
     const absl::Status fits =
         adapter.ok() ? peft::CheckFits(*adapter, check.base) : absl::OkStatus();
@@ -371,39 +367,29 @@ void Fetcher::Check(const CheckShapes& check) {
         .reference =
             check.base.vocab_size > 0 && adapter.ok() ? adapter->reference : peft::Reference(),
         .differences = adapter.ok() ? peft::Differences(adapter->trained_on, check.base) : ""});
-  };
-  if (const absl::Status queued = executor_.Submit(work); !queued.ok()) {
-    sink_(ShapesChecked{.op = check.op,
-                        .outcome = Outcome::kFailed,
-                        .fit = false,
-                        .detail = std::string(queued.message())});
-  }
+  });
 }
 
 void Fetcher::Delete(const DeleteDirectory& deletion) {
-  const auto work = [this, deletion] {
+  executor_.SubmitOwn([this, deletion] {
     if (relay_ != nullptr) relay_->Drop(deletion.name);
     const absl::Status status = shelf_.Delete(deletion.name);
     if (!status.ok()) spdlog::warn("{}", std::string(status.message()));
     sink_(DirectoryDeleted{deletion.op, status.ok() ? Outcome::kOk : Outcome::kFailed});
     followers_.Tell();
-  };
-  if (!executor_.Submit(work).ok()) sink_(DirectoryDeleted{deletion.op, Outcome::kFailed});
+  });
 }
 
 void Fetcher::Confirm(const Load& load, std::function<void(const Load&)> engine) {
   if (followers_.empty()) return engine(load);
-  const auto end = [this, load, engine = std::move(engine)](const absl::Status& status) {
+  executor_.SubmitOwn([this, load, engine = std::move(engine)] {
+    const absl::Status status = followers_.Confirm({load.name, load.path, load.contents});
     if (status.ok()) return engine(load);
     sink_(LoadDone{.op = load.op,
                    .outcome = Outcome::kUnsent,
                    .reason = ReasonOf(status),
                    .detail = std::string(status.message())});
-  };
-  const auto work = [this, load, end] {
-    end(followers_.Confirm({load.name, load.path, load.contents}));
-  };
-  if (const absl::Status queued = executor_.Submit(work); !queued.ok()) end(queued);
+  });
 }
 
 Fetcher::Sources Fetcher::sources() const {

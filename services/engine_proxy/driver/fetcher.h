@@ -96,6 +96,7 @@ class Fetcher {
   Sources sources_ LORRY_GUARDED_BY(mutex_);
   bool stopping_ LORRY_GUARDED_BY(mutex_) = false;
   CondVar idle_;
+  // The machine's operations bound what waits here.
   runtime::Executor executor_;
 };
 
