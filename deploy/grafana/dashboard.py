@@ -75,7 +75,7 @@ ENGINES = [
     ("Gap to the trainer", "none", "How far each engine's log-probabilities of the reference that the trainer published with the served version are from the trainer's, in nats: importance weights are about exp of it away from 1. Beyond the policy's probe_gap a version is refused.", [
         ('lorry_proxy_reference_gap{job=~"$job", instance=~"$instance", adapter=~"$adapter"}', "{{adapter}} {{instance}} {{over}}"),
     ]),
-    ("Loads, p99", "s", "From the load call until the version is verified in the engine.", [
+    ("Loads, p99", "s", "From the load call until the engine has answered it; the probe after it is not in it.", [
         (f"histogram_quantile(0.99, sum by (le, instance) (rate(lorry_proxy_load_seconds_bucket{{{PER_INSTANCE}}}[$__rate_interval])))", "{{instance}}"),
     ]),
     ("Unloads by outcome", "ops", "A missed deadline wedges SGLang: its engine must be restarted.", [
