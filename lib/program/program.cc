@@ -208,10 +208,12 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> DialByTicket(const std::string& t
 }
 
 absl::StatusOr<std::shared_ptr<rpc::FreshChannel>> Dial(const std::string& target,
-                                                        std::vector<std::string> idempotent) {
+                                                        std::vector<std::string> idempotent,
+                                                        int receive_max_bytes) {
   rpc::ChannelOptions options = ChannelTo(target);
   options.token_file = absl::GetFlag(FLAGS_token_file);
   options.idempotent = std::move(idempotent);
+  options.receive_max_bytes = receive_max_bytes;
   return rpc::FreshChannel::Open(options);
 }
 

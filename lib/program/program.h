@@ -50,9 +50,10 @@ absl::StatusOr<std::unique_ptr<rpc::Access>> AccessFlags();
 std::string TokensFile();
 // --tls-ca; empty: other services are dialled in plaintext.
 std::string DialledCa();
-// A channel to `target` with --token-file and --tls-ca. `idempotent`: as rpc::ChannelOptions.
-absl::StatusOr<std::shared_ptr<rpc::FreshChannel>> Dial(const std::string& target,
-                                                        std::vector<std::string> idempotent);
+// A channel to `target` with --token-file and --tls-ca. The rest: as rpc::ChannelOptions.
+absl::StatusOr<std::shared_ptr<rpc::FreshChannel>> Dial(
+    const std::string& target, std::vector<std::string> idempotent,
+    int receive_max_bytes = rpc::ChannelOptions().receive_max_bytes);
 
 // A channel that shows no token, for servers that ask for a ticket alone. `tls_name`: the name in
 // the server's certificate; empty: the target's host.

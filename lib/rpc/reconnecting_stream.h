@@ -49,6 +49,8 @@ class ReconnectingStream {
   bool Send(Out message);
   // Ends the current connection; the next try follows after the shortest backoff.
   void Redial() { reconnector_.Redial(); }
+  // The same for an owner that could not take what it heard (Reconnector).
+  void RedialInVain() { reconnector_.RedialInVain(); }
   // The current connection is the last one: for a client that has said all it had to say.
   void Finish() { reconnector_.Finish(); }
 

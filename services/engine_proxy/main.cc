@@ -345,8 +345,9 @@ absl::Status App::WireSessions() {
   LORRY_ASSIGN_OR_RETURN(access_, program::AccessFlags());
   gate_ = std::make_unique<rpc::Gate>(*access_,
                                       rpc::Gate::Options{.on_call = rpc::CallMetrics(registry_)});
-  LORRY_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::FreshChannel> channel,
-                         program::Dial(absl::GetFlag(FLAGS_orchestrator), {}));
+  LORRY_ASSIGN_OR_RETURN(
+      const std::shared_ptr<rpc::FreshChannel> channel,
+      program::Dial(absl::GetFlag(FLAGS_orchestrator), {}, AttachClient::kReceiveBytesMax));
   attach_ = std::make_unique<AttachClient>(
       channel,
       AttachClient::Self{.member = member_,

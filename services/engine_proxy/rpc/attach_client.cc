@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <chrono>
+#include <utility>
 
 #include "lib/base/error.h"
 #include "lib/rpc/fleet_messages.h"
@@ -21,16 +22,7 @@ AttachClient::AttachClient(std::shared_ptr<rpc::FreshChannel> channel, Self self
                      stub->async()->Attach(context, reactor);
                    },
                .hello = [this] { return Hello(); },
-               .on_open =
-                   [this] {
-                     {
-                       MutexLock lock(mutex_);
-                       attached_ = true;
-                     }
-                     outage_.End();
-                     spdlog::info("attached member={} pool={}", self_.member, self_.pool);
-                     proxy_.Post(SessionUp{});
-                   },
+               .on_open = [this] { OnOpen(); },
                .on_message =
                    [this](sync::v1::AttachResponse message) { OnMessage(std::move(message)); },
                .on_closed = [this](const absl::Status& why) { OnClosed(why); }}) {}
@@ -60,15 +52,37 @@ void AttachClient::Send(const fleet::Observed& observed) {
   (void)stream_.Send(std::move(message));  // latest wins, and the machine repeats itself
 }
 
-void AttachClient::OnMessage(sync::v1::AttachResponse message) {
-  absl::StatusOr<fleet::Desired> desired = rpc::FromProto(message.desired());
-  if (!desired.ok()) {
-    spdlog::error("a Desired that cannot be read: {}", std::string(desired.status().message()));
-    return stream_.Redial();
-  }
+void AttachClient::OnOpen() {
+  bool unreadable = false;
   {
     MutexLock lock(mutex_);
-    desired_ = *desired;
+    attached_ = true;
+    unreadable = unreadable_;
+  }
+  if (!unreadable) {
+    outage_.End();
+    spdlog::info("attached member={} pool={}", self_.member, self_.pool);
+  }
+  proxy_.Post(SessionUp{});
+}
+
+void AttachClient::OnMessage(sync::v1::AttachResponse message) {
+  absl::StatusOr<fleet::Desired> desired = rpc::FromProto(message.desired());
+  bool was_unreadable = false;
+  {
+    MutexLock lock(mutex_);
+    was_unreadable = std::exchange(unreadable_, !desired.ok());
+    if (desired.ok()) desired_ = *desired;
+  }
+  if (!desired.ok()) {
+    if (outage_.IsNews(desired.status()))
+      spdlog::error("a Desired that cannot be read: {}", outage_.why());
+    return stream_.RedialInVain();
+  }
+  if (was_unreadable) {
+    outage_.End();
+    spdlog::info("attached member={} pool={}: its Desired can be read again", self_.member,
+                 self_.pool);
   }
   LORRY_FAULT_POINT("proxy.desired.received");
   // Refused when the machine is far behind: the orchestrator sends the newest again.

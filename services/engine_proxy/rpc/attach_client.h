@@ -20,6 +20,10 @@ namespace lorry::proxy {
 
 class AttachClient {
  public:
+  // Of a message from the orchestrator: a document of as many of everything as is read of one
+  // (lib/rpc/fleet_messages.cc), a kilobyte each.
+  static constexpr int kReceiveBytesMax = 32 << 20;
+
   struct Self {
     std::string member;
     std::string pool;
@@ -47,6 +51,7 @@ class AttachClient {
 
  private:
   sync::v1::AttachRequest Hello() const;
+  void OnOpen();
   void OnMessage(sync::v1::AttachResponse message);
   void OnClosed(const absl::Status& why);
 
@@ -60,6 +65,8 @@ class AttachClient {
   // A session ended with OK after a goodbye. Nobody is dialled from then on: this process has left
   // the fleet, and the next one attaches as a newcomer.
   bool left_ LORRY_GUARDED_BY(mutex_) = false;
+  // The last document could not be read, as one of a newer orchestrator: an outage, until one can.
+  bool unreadable_ LORRY_GUARDED_BY(mutex_) = false;
   fleet::Observed observed_ LORRY_GUARDED_BY(mutex_);
   fleet::Desired desired_ LORRY_GUARDED_BY(mutex_);
   rpc::Outage outage_;
