@@ -82,6 +82,18 @@ void Add(const DesiredPart& part, fleet::Desired& desired) {
   desired.wanted.insert(desired.wanted.end(), part.wanted.begin(), part.wanted.end());
 }
 
+// What MUST be there stays, however much it is.
+void LeaveOutTheOldest(std::vector<fleet::WantedVersion>& wanted) {
+  using fleet::WantedVersion;
+  std::ranges::stable_sort(wanted, {}, [](const WantedVersion& version) {
+    return std::pair(!version.must, version.lag);
+  });
+  const auto rest = std::ranges::find(wanted.begin() + ptrdiff_t{kWantedMax}, wanted.end(), false,
+                                      &WantedVersion::must);
+  wanted.erase(rest, wanted.end());
+  std::ranges::sort(wanted, {}, &WantedVersion::name);
+}
+
 SetDesired MessageTo(const Member& member) {
   const Document& document = member.desired;
   SetDesired message{*member.session,        member.id,           document.head->term,
@@ -114,8 +126,16 @@ fleet::Desired SetDesired::Whole() const {
   desired.boot = boot;
   desired.revision = revision;
   for (const auto& part : parts) Add(*part, desired);
-  std::ranges::sort(desired.wanted, {}, &fleet::WantedVersion::name);
+  auto& wanted = desired.wanted;
+  std::ranges::sort(wanted, {}, &fleet::WantedVersion::name);
+  if (wanted.size() > kWantedMax) LeaveOutTheOldest(wanted);
   return desired;
+}
+
+size_t CountWanted(const SetDesired& message) {
+  size_t count = 0;
+  for (const auto& part : message.parts) count += part->wanted.size();
+  return count;
 }
 
 bool IsAnswered(const Core& core, const Member& member) {

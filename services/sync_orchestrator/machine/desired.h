@@ -2,9 +2,19 @@
 // when something changed that it depends on (changes.h); members that want the same share it.
 #pragma once
 
+#include <cstddef>
+
 #include "services/sync_orchestrator/machine/state.h"
 
 namespace lorry::sync {
+
+// In one document. A proxy reads 10,000 of a kind (lib/rpc/fleet_messages.cc), and reports to the
+// orchestrator, which reads as many, what it is still to let go of besides. Of what MAY be there the
+// oldest is left out first.
+inline constexpr size_t kWantedMax = 8'000;
+
+// Versions that all parts want, with those that SetDesired::Whole leaves out.
+size_t CountWanted(const SetDesired& message);
 
 // Computes again what has changed, and sends nothing.
 void RefreshDocuments(Core& core);

@@ -1,5 +1,9 @@
 // When members are sent documents, and which.
+#include <memory>
+#include <string>
+
 #include "gtest/gtest.h"
+#include "services/sync_orchestrator/machine/desired.h"
 #include "tests/unit/sync_orchestrator/machine/fleet_dsl.h"
 
 namespace lorry::sync {
@@ -133,6 +137,30 @@ TEST(Documents, AWindowThatGrowsBringsNothingBackThatTheStoreHasDeleted) {
   fleet.Policy({.keep = {fleet::KeepRule::Kind::kCount, 3}});
   EXPECT_FALSE(fleet.Wants("e1", 1));
   EXPECT_TRUE(fleet.Wants("e1", 2));
+}
+
+// A proxy refuses a document of more, and would then have none at all.
+TEST(Documents, LeaveTheOldestOutThatMayGoWhereTheyWouldBeTooLarge) {
+  DesiredPart part;
+  for (size_t i = 0; i < kWantedMax + 100; ++i) {
+    const bool must = i < 50;  // as an alias wants it
+    part.wanted.push_back({.name = EngineName(std::to_string(100'000 + i)),
+                           .must = must,
+                           .lag = must ? fleet::kLagNone : static_cast<uint32_t>(i / 10)});
+  }
+  const SetDesired message{.parts = {std::make_shared<const DesiredPart>(part)}};
+  EXPECT_EQ(CountWanted(message), kWantedMax + 100);
+  // The last of them are the oldest.
+  part.wanted.resize(kWantedMax);
+  EXPECT_EQ(message.Whole().wanted, part.wanted);
+}
+
+TEST(Documents, LeaveNothingOutThatMustBeThere) {
+  DesiredPart part;
+  for (size_t i = 0; i < kWantedMax + 100; ++i)
+    part.wanted.push_back({.name = EngineName(std::to_string(100'000 + i)), .must = true});
+  const SetDesired message{.parts = {std::make_shared<const DesiredPart>(part)}};
+  EXPECT_EQ(message.Whole().wanted, part.wanted);
 }
 
 }  // namespace
