@@ -100,7 +100,8 @@ TEST_F(AttachClientTest, ADocumentThatCannotBeReadIsAskedForLessAndLess) {
   WaitUntil([&] { return orchestrator_.hellos >= 4; });
   // After the first three: half of 200, 400 and 800 ms at least.
   EXPECT_GE(std::chrono::steady_clock::now() - began, std::chrono::milliseconds(700));
-  EXPECT_THAT(client_.why_detached(), HasSubstr("DesiredRow.mode")) << "an outage, though it is attached";
+  EXPECT_THAT(client_.why_detached(), HasSubstr("DesiredRow.mode"))
+      << "an outage, though it is attached";
 
   orchestrator_.is_newer = false;
   WaitUntil([&] { return client_.why_detached().empty(); });
