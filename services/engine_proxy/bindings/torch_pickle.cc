@@ -24,6 +24,9 @@ using peft::Dtype;
 constexpr uint64_t kRepeatsMax = 16;
 // What torch.save writes of one storage has about 20 values.
 constexpr size_t kStorageNodesMax = 256;
+// FlattenedTensorMetadata has six. Each entry of the list looks for its own, and all of them may be
+// one and the same object.
+constexpr size_t kMetadataFieldsMax = 32;
 // Sums and products of two such numbers are far from an overflow.
 constexpr uint64_t kExtentMax = 1ull << 40;
 
@@ -298,6 +301,8 @@ class Tensors {
     if (!IsCallOf(node, kBucketMetadata) || node.state == kNoPickleRef)
       return NoTensors("metadata is no list of FlattenedTensorMetadata");
     const std::vector<PickleRef>& fields = pickle_.at(node.state).items;
+    if (fields.size() > 2 * kMetadataFieldsMax)
+      return NoTensors("metadata has more fields than FlattenedTensorMetadata");
     const PickleNode *name = Value(fields, "name"), *dtype = Value(fields, "dtype");
     const PickleNode *begin = Value(fields, "start_idx"), *end = Value(fields, "end_idx");
     const std::optional<PickleRef> shape_at = Find(fields, "shape");

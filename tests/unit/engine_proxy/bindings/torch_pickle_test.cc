@@ -59,6 +59,21 @@ TEST(TorchPickle, AllTogetherHaveOnlySoManyBytes) {
             "DIRECTORY_TOO_LARGE");
 }
 
+// All entries of the list may be one object, which is then looked through as often: with a million
+// fields in it a few megabytes would keep the reader busy for minutes.
+TEST(TorchPickle, AnEntryOfABucketHasFewFields) {
+  const std::string pickle = Decoded(Accepted("bucket")["pickle"]);
+  const std::string first_field = "(\x8c\x04name";  // of six
+  const size_t at = pickle.find(first_field) + 1;
+  const auto with_more = [&](size_t fields) {
+    std::string more = pickle;
+    for (size_t i = 0; i < fields; ++i) more.insert(at, "K\x01N");
+    return ReadTorchPickle(more, TensorLayout::kFlatBucket, kMax).status();
+  };
+  EXPECT_TRUE(with_more(26).ok()) << with_more(26);
+  EXPECT_EQ(ReasonOf(with_more(27)), "TENSORS_INVALID") << with_more(27);
+}
+
 std::vector<uint8_t> Copied(const std::vector<uint64_t>& shape,
                             const std::vector<uint64_t>& strides) {
   static const std::vector<uint8_t> memory = [] {
