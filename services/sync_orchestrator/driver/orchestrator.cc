@@ -7,6 +7,7 @@
 #include "lib/base/check.h"
 #include "lib/base/error.h"
 #include "lib/runtime/fault_point.h"
+#include "services/sync_orchestrator/machine/desired.h"
 
 namespace lorry::sync {
 namespace {
@@ -177,6 +178,7 @@ void Orchestrator::Run(Effect effect) {
   };
   if (const auto* desired = std::get_if<SetDesired>(&effect)) {
     LORRY_FAULT_POINT("orchestrator.desired.before_send");
+    SayWhatIsLeftOut(*desired);
     if ((session = find(desired->session))) session->SendDesired(desired->Whole());
     LORRY_FAULT_POINT("orchestrator.desired.sent");
   } else if (const auto* end = std::get_if<EndSession>(&effect)) {
@@ -192,6 +194,18 @@ void Orchestrator::Run(Effect effect) {
     } else {
       spdlog::error("{}: {}", ToString(changed->footing), Explain(changed->footing));
     }
+  }
+}
+
+void Orchestrator::SayWhatIsLeftOut(const SetDesired& desired) {
+  const size_t wanted = CountWanted(desired);
+  if (wanted <= kWantedMax) {
+    crowded_.erase(desired.member);
+  } else if (crowded_.insert(desired.member).second) {
+    spdlog::warn(
+        "member={} is to have {} versions, and is told of {}: the oldest that it need not keep are "
+        "left out; a smaller keep of its adapters' policies wants fewer",
+        desired.member.value, wanted, kWantedMax);
   }
 }
 

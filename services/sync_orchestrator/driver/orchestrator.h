@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -96,6 +97,7 @@ class Orchestrator {
   std::shared_ptr<const Status> Snapshot(const Machine& machine);
   void Follow(const std::vector<SyncObserver::Key>& syncs);
   void Run(Effect effect);
+  void SayWhatIsLeftOut(const SetDesired& desired);
   void Deliver(Reply reply);
   void Notify(const NotifyWatch& notify);
   absl::StatusOr<Reply> WaitForReply(RequestId request, Event event, Tick deadline);
@@ -107,6 +109,8 @@ class Orchestrator {
   // Driver's thread. Whoever reads the last snapshot keeps it: it is as large as the fleet.
   std::weak_ptr<const Status> snapshot_;
   uint64_t snapshot_steps_ = 0;  // of the driver, when it was made
+  // Driver's thread: whose documents leave something out, which the log has said.
+  std::set<MemberId> crowded_;
   std::unique_ptr<MachineDriver> driver_;
   HoldsPort* holds_ = nullptr;
   SyncObserver* observer_ = nullptr;
