@@ -77,15 +77,18 @@ absl::Status Run(runtime::Signals& signals) {
   orchestrator->Start();
   store_link.Start();
   server->SetServing(true);
-  LORRY_RETURN_IF_ERROR(program::Ready({{"grpc", server->address()}, {"admin", admin->address()}}));
+  const absl::Status ready =
+      program::Ready({{"grpc", server->address()}, {"admin", admin->address()}});
 
-  signals.Wait();
+  if (ready.ok()) signals.Wait();
+  // Also where nobody could be told: the driver runs, and calls what is destroyed before it.
   spdlog::info("stopping");
   const absl::Status stopped = server->Shutdown();
   store_link.Stop();
   orchestrator->Stop();
-  program::LeaveUnless(stopped, fatal);
-  return fatal;
+  const absl::Status& ended = ready.ok() ? fatal : ready;
+  program::LeaveUnless(stopped, ended);
+  return ended;
 }
 
 }  // namespace

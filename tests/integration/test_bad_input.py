@@ -460,3 +460,12 @@ def test_a_flag_that_cannot_be_used_ends_the_proxy_with_what_to_write(bin_dir, t
         capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1, ended
     assert sentence in ended.stderr, ended.stderr
+
+
+def test_an_orchestrator_that_cannot_say_that_it_is_ready_stops_as_ever(bin_dir, tmp_path):
+    flags = [f"--data-dir={tmp_path / 'data'}", "--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0",
+             "--ready-file=/no/such/folder/file", f"--store=127.0.0.1:{free_port()}"]
+    ended = subprocess.run([bin_dir / "sync-orchestrator", *flags], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1, ended
+    assert "--ready-file=/no/such/folder/file cannot be written" in ended.stderr, ended.stderr
+    assert "stopping" in ended.stderr, "what its driver uses was not stopped in order"
