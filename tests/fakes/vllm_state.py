@@ -184,7 +184,7 @@ class FakeVllm:
                 digest = self.switches.other_base or BASE_DIGEST
         wants = params.get("prompt_logprobs") is not None
         if wants and self.switches.die_of_prompt_logprobs and self.scheduler.requests:
-            die("prompt log-probabilities in a step with another request")
+            die(self.switches, "prompt log-probabilities in a step with another request")
         limit = params.get("max_tokens") or 16
         self.has_begun = True
         name = model if adapter else None

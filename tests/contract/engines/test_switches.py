@@ -80,6 +80,18 @@ def test_told_to_die_it_dies(own):
     own.engine.wait_dead()
 
 
+def test_a_vllm_that_dies_of_prompt_logprobs_bears_them_alone(tmp_path):
+    switches = {"die_of_prompt_logprobs": True, "token_delay_s": 0.02}
+    asks = {"model": "base", "prompt": "the quick brown", "max_tokens": 2, "prompt_logprobs": 0}
+    with engines.fake("vllm", log_dir=tmp_path, switches=switches) as engine:
+        assert engine.call("POST", "/v1/completions", asks)[0] == 200
+        beside = EngineApi(engine).stream(None, 2_000)
+        beside.wait_for(1)
+        with pytest.raises(OSError):
+            engine.call("POST", "/v1/completions", asks)
+        engine.wait_dead()
+
+
 @pytest.mark.parametrize("flag", ["--no-enable-lora"])
 def test_without_lora_a_load_says_so(tmp_path, adapters, flag):
     for kind in engines.KINDS:
