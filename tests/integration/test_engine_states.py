@@ -101,6 +101,7 @@ def test_a_vllm_that_dies_of_prompt_logprobs_is_not_asked_for_them(bin_dir, tiny
         status, reply = engines.http_json("POST", url, asks | {"prompt_logprobs": 0})
         assert (status, reply["error"]["type"]) == (400, "PROMPT_LOGPROBS_UNSUPPORTED")
         assert engines.http_json("POST", url, asks)[0] == 200
+        world.publish(run, 2, make_adapter(2))  # nor does a probe ask for them
         assert not beside.ended
         beside.leave()
 
