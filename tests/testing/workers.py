@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import Self, TypeVar
 
@@ -19,14 +20,15 @@ def at_once(work: Callable[[T], object], each: Iterable[T]) -> None:
 
 
 class Workers:
-    """One thread for each of `work`, which goes on until `_stop` is set; each may take `join_s` to notice.
+    """One thread for each of `work`, which goes on until `_stop` is set; they may take `join_s` to notice.
 
     What one of them raised is raised by the exit: a thread that ended early must not pass for one that saw nothing wrong.
+    Nor must one that hangs, so the exit raises then, too; unless `told_of`, where the owner asks `at_work` and tells of it.
     """
 
-    def __init__(self, *work: Callable[[], None], join_s: float) -> None:
+    def __init__(self, *work: Callable[[], None], join_s: float, told_of: bool = False) -> None:
         self._stop = threading.Event()
-        self._join_s = join_s
+        self._join_s, self._told_of = join_s, told_of
         self._failed: list[BaseException] = []
         self._threads = [threading.Thread(target=self._noting, args=(each,), daemon=True) for each in work]
 
@@ -44,10 +46,15 @@ class Workers:
 
     def __exit__(self, failed: type[BaseException] | None = None, *_: object) -> None:
         self._stop.set()
+        end = time.monotonic() + self._join_s
         for thread in self._threads:
-            thread.join(self._join_s)
-        if self._failed and failed is None:
+            thread.join(max(0.0, end - time.monotonic()))
+        if failed is not None:
+            return
+        if self._failed:
             raise self._failed[0]
+        if self.at_work() and not self._told_of:
+            raise AssertionError(f"{self.at_work()} of {len(self._threads)} threads hang: not at an end within {self._join_s:.0f} s")
 
     def at_work(self) -> int:
         """Threads that have not ended: after the exit, those that hang."""

@@ -22,6 +22,7 @@ from typing import Any
 
 import lorry
 
+from testing.doors import DEADLINE_S as ANSWERED_S
 from testing.doors import Answer, DoorClient
 from testing.engines import ROOT, Engine
 from testing.fleet import Fleet, Service
@@ -281,7 +282,7 @@ class Traffic(Workers):
         self.broken: list[tuple[str, str]] = []
         self._world, self._name, self._pause_s = world, name, pause_s
         work = [functools.partial(self._work, member, i) for member in world.doors for i in range(workers)]
-        super().__init__(*work, join_s=DEADLINE_S)
+        super().__init__(*work, join_s=ANSWERED_S + DEADLINE_S)
 
     def _work(self, member: str, seed: int) -> None:
         turn = seed
@@ -290,6 +291,8 @@ class Traffic(Workers):
             try:
                 answer = self._world.doors[member].ask(self._name, tokens=6, stream=turn % 3 == 0)
                 self.answers.append((member, answer))
+            except TimeoutError:
+                raise  # a request that nobody answers is wrong at any door, a victim's, too, and the exit says so
             except (OSError, ValueError, http.client.HTTPException) as error:
                 self.broken.append((member, f"{type(error).__name__}: {error}"))
             self._stop.wait(self._pause_s)

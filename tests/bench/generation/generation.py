@@ -27,7 +27,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "fakes"), str(ROOT / "
 
 from adapters import Adapters  # noqa: E402
 from testing import engines  # noqa: E402
-from testing.doors import Answer  # noqa: E402
+from testing.doors import DEADLINE_S, Answer  # noqa: E402
 from testing.engine_api import EngineApi  # noqa: E402
 from testing.waiting import moment  # noqa: E402
 from testing.workers import Workers  # noqa: E402
@@ -51,7 +51,7 @@ class Busy(Workers):
         self.answers: list[tuple[Answer, float]] = []
         self.late = 0
         self._doors = list(world.doors.values())
-        super().__init__(*(lambda d=d: self._work(d) for d in self._doors for _ in range(clients)), join_s=60.0)
+        super().__init__(*(lambda d=d: self._work(d) for d in self._doors for _ in range(clients)), join_s=DEADLINE_S + 60.0)
 
     def _work(self, door) -> None:
         while not self._stop.is_set():

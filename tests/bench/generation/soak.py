@@ -136,7 +136,7 @@ def main() -> int:
                     act()
                     syncs += 1
                 sampler.take(syncs)
-            print(f"{len(busy.answers)} requests answered, {busy.late} not in time, {busy.at_work()} hang")
+            print(f"{len(busy.answers)} requests answered, {busy.late} not in time")
             return sampler.judge()
     finally:
         shutil.rmtree(folder, ignore_errors=True)

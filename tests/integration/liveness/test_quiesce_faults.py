@@ -111,7 +111,6 @@ def test_no_engine_is_left_paused(worlds, make_adapter, fault):
                 if not world.fleet.store.is_running():  # it was not needed
                     world.fleet.store.start().wait_ready()
                 handle.wait("serving", SOON_S)
-            assert running.at_work() + traffic.at_work() == 0, "every request has ended"
             for answer in (a for _, a in traffic.answers if a.status == 200):
                 world.prove(answer)
             until(lambda: not paused(world), "every engine goes on")

@@ -139,7 +139,6 @@ def test_proxies_restart_one_after_another_under_many_clients(crowd, make_adapte
                 steps.finish(published)
             for _ in range(2):
                 steps.finish(steps.begin())
-        assert traffic.at_work() == 0, "a request never ended"
     traffic.check(*world.engines)
     in_use = [e for e in world.faults.events("unload") if e["live"]]
     assert not in_use, "an engine was to unload what was in use"
