@@ -65,15 +65,16 @@ class Campaign:
     def run(self, seconds: float) -> None:
         for adapter, policy in POLICIES.items():
             self._world.admin.create(adapter, policy)
+        clients = Clients(self.ledger, self._world.doors, list(POLICIES), self._seed)
+        watch = Watch(self._world, self.ledger)
         with contextlib.ExitStack() as stack:
             for trainer in self._trainers.values():
                 stack.enter_context(trainer)
             for adapter in POLICIES:
                 until(lambda a=adapter: self.ledger.newest_good(a, time.monotonic()) != (0, 0), f"{adapter} is published")
                 self._name(adapter)
-            clients = Clients(self.ledger, self._world.doors, list(POLICIES), self._seed)
             stack.enter_context(clients)
-            stack.enter_context(Watch(self._world, self.ledger))
+            stack.enter_context(watch)
             self._await_serving()
             for framework in self._frameworks:
                 stack.enter_context(framework)
@@ -82,6 +83,9 @@ class Campaign:
                 self._round()
             for trainer in self._trainers.values():
                 stack.callback(trainer.__exit__)
+        for worker in (*self._trainers.values(), *self._frameworks, clients, watch):
+            if worker.at_work():
+                self.ledger.object(f"{type(worker).__name__}: {worker.at_work()} of its threads never ended")
         self._end()
 
     def _await_serving(self) -> None:

@@ -24,7 +24,7 @@ class Clients(Workers):
     def __init__(self, ledger: Ledger, doors: dict[str, DoorClient], adapters: list[str], seed: int) -> None:
         self._ledger, self._doors, self._adapters = ledger, doors, adapters
         work = [functools.partial(self._work, door, random.Random(f"{seed} {door}")) for door in doors]
-        super().__init__(*work, join_s=DEADLINE_S)
+        super().__init__(*work, join_s=DEADLINE_S + 60.0, told_of=True)
 
     def _work(self, door: str, draw: random.Random) -> None:
         turn = draw.randrange(len(KINDS))

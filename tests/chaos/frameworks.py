@@ -42,7 +42,8 @@ class Colocated(Workers):
         self._engine = world.engines[member]
         self._draw = random.Random(f"{seed} framework {member}")
         self._number, self._step_began = 0, 0.0
-        super().__init__(self._work, functools.partial(self._ask_on, random.Random(f"{seed} asks {member}")), join_s=2 * CALL_S)
+        asks = functools.partial(self._ask_on, random.Random(f"{seed} asks {member}"))
+        super().__init__(self._work, asks, join_s=4 * CALL_S, told_of=True)
 
     def _work(self) -> None:
         while not self._stop.wait(self._draw.uniform(0, PAUSE_S)):

@@ -172,6 +172,8 @@ class Judge:
 
     def _publishes(self) -> Iterable[Violation]:
         for entry in self._ledger.all_published():
+            if not entry.ended:  # all trainers have been waited for
+                yield Violation(entry.began, f"{entry.name} was published, and its trainer hangs in it")
             if entry.wrong or not entry.ended:
                 continue
             # Where all engines of a sync are gone at once nobody serves what it decided.
@@ -187,7 +189,7 @@ class Judge:
                 yield Violation(fault.healed, f"after {fault.kind} ({fault.detail}) {RECOVERY_S:.0f} s were not enough")
 
     def _broken_replies(self) -> Iterable[Violation]:
-        """No reply breaks off at a door whose proxy and engine nobody touched."""
+        """No reply breaks off at a door whose proxy and engine nobody touched; and none stays out anywhere."""
         deaths: dict[str, list[float]] = {}
         for event in self._events:
             if event["event"] in ("died", "boot"):
@@ -198,7 +200,8 @@ class Judge:
             died = index < len(near) and near[index] <= reply.received + AFTER_DEATH_S
             touched = any(reply.door in f.touches and f.struck <= reply.received and reply.sent <= (f.recovered or reply.sent)
                           for f in self._ledger.faults)
-            if not died and not touched:
+            hung = reply.reason.startswith(TimeoutError.__name__)  # for longer than anything was broken
+            if hung or (not died and not touched):
                 yield Violation(reply.received, f"{reply.door} broke off {reply.asked}: {reply.reason}")
 
     def _new_leaders(self) -> Iterable[Violation]:

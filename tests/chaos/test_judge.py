@@ -143,6 +143,14 @@ def test_a_good_version_that_is_not_served_is_seen(story):
     assert "is good and ended POISONED" in story.found()[0]
 
 
+def test_a_publish_that_never_ends_is_seen_whatever_it_publishes(story):
+    entry = story.ledger.published[ADAPTER, (1, 3)]
+    entry.ended, entry.outcome = 0.0, ""
+    assert story.found() == ["policy r1.3 was published, and its trainer hangs in it"]
+    entry.wrong = "die at load"
+    assert len(story.found()) == 1
+
+
 def test_a_third_death_in_a_group_and_the_death_of_a_good_version_are_seen(story):
     story.ledger.published[ADAPTER, (1, 2)].wrong = "die at load"
     died = {"event": "died", "name": "policy-v2", "digest": digest_of(story.folders[1])}
@@ -171,6 +179,8 @@ def test_a_reply_that_breaks_off_is_seen_unless_its_door_was_touched(story):
     assert "broke off" in story.found()[0]
     story.ledger.faults.append(Fault("kill proxy", frozenset([DOOR]), 49, 52, 53))
     assert story.found() == []
+    story.ledger.replies[0].reason = "TimeoutError: timed out"
+    assert story.found() == [f"{DOOR} broke off {ADAPTER}: TimeoutError: timed out"], "by no fault that was healed"
 
 
 @pytest.mark.parametrize("how", OF_THE_LEADER)

@@ -38,7 +38,7 @@ class Trainer(Workers):
         self._orders: queue.SimpleQueue[Wrong | Callable[[], None]] = queue.SimpleQueue()
         self._number = 0
         self._run: lorry.Run | None = None
-        super().__init__(self._work, join_s=PATIENCE_S)
+        super().__init__(self._work, join_s=2 * PATIENCE_S, told_of=True)
 
     def __exit__(self, *raised: Any) -> None:
         super().__exit__(*raised)

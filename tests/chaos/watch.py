@@ -30,7 +30,7 @@ class Watch(Workers):
         self._silent: dict[str, tuple[float, Version]] = {}  # adapter -> since when no reason is given, for which version
         self._sizes: dict[int, list[tuple[float, int, int, str]]] = {}  # pid -> (age, bytes, descriptors, label)
         self._blamed: set[tuple[str, Version]] = set()
-        super().__init__(self._work, join_s=JOIN_S)
+        super().__init__(self._work, join_s=JOIN_S, told_of=True)
 
     def __exit__(self, *raised: Any) -> None:
         super().__exit__(*raised)
