@@ -22,7 +22,7 @@ sys.path[:0] = [str(HERE), str(ROOT / "tests"), str(ROOT / "tests" / "fakes"), s
 from adapters import Adapters  # noqa: E402
 from clients import ALIAS, Clients  # noqa: E402
 from frameworks import Colocated  # noqa: E402
-from judge import LATEST, RECOVERY_S, Judge  # noqa: E402
+from judge import LATEST, RECOVERY_S, Judge, lost  # noqa: E402
 from ledger import Fault, Ledger, Version  # noqa: E402
 from report import print_report  # noqa: E402
 from strikes import SECOND, STRIKES, Stage, Strike, strike  # noqa: E402
@@ -32,9 +32,10 @@ from testing.waiting import NeverCame, moment, until  # noqa: E402
 from trainers import Trainer  # noqa: E402
 from watch import Watch  # noqa: E402
 
-# One allows a lag of one, as by default; one none, so that whoever is left behind closes; of one all doors change together.
+# One allows a lag of one, as by default, and keeps no more than what engines may still need; one allows none, so that whoever is
+# left behind closes; of one all doors change together.
 POLICIES = {
-    "policy": {"stage_deadline_ms": 8000, "store_keep": 0},
+    "policy": {"stage_deadline_ms": 8000, "store_keep": 8},
     "strict": {"stage_deadline_ms": 8000, "store_keep": 0, "max_staleness": 0},
     "barrier": {"stage_deadline_ms": 8000, "store_keep": 0, "mode": "barrier", "barrier_deadline_ms": 10_000},
 }
@@ -155,12 +156,13 @@ class Campaign:
                 del kept[:-200]
 
     def _end(self) -> None:
-        """Whatever was acknowledged is stored, and everybody ends when asked to."""
-        for adapter in POLICIES:
+        """Whatever was acknowledged, and was to be kept, is stored, and everybody ends when asked to."""
+        for adapter, policy in POLICIES.items():
             stored = {(v.run, v.number) for v in self._world.admin.versions(adapter)}
-            for entry in self.ledger.all_published():
-                if entry.adapter == adapter and entry.stored and entry.version not in stored:
-                    self.ledger.object(f"{entry.name} was acknowledged as stored and is gone")
+            acknowledged = [e.version for e in self.ledger.all_published() if e.adapter == adapter and e.stored]
+            for version in lost(acknowledged, stored, policy["store_keep"]):
+                self.ledger.object(f"{adapter} {version} was acknowledged as stored and is gone")
+            print(f"  {adapter}: {len(stored)} of {len(acknowledged)} versions are stored")
         for service in reversed(self._world.fleet.services()):
             status = service.stop()
             if status != 0:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from ledger import Ledger, Reply, Rollback, Violation
+from ledger import Ledger, Reply, Rollback, Version, Violation
 
 # Engines of one group that a version may cost.
 DEATHS_MAX = 2
@@ -18,6 +18,11 @@ AFTER_DEATH_S = 10.0
 LATEST = ("latest", "stream", "many")
 # Faults of the leader alone, which no door may notice.
 OF_THE_LEADER = ("kill orchestrator", "restart with a version meanwhile", "stop orchestrator")
+
+
+def lost(acknowledged: Iterable[Version], stored: set[Version], keep: int) -> list[Version]:
+    """What is gone of what was acknowledged and may not be: of all of it, or of the newest `keep` where that is not 0."""
+    return [version for version in sorted(stored.union(acknowledged))[-keep:] if version not in stored]
 
 
 class Judge:

@@ -9,7 +9,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "fakes")]
 
 from engine_core import WEIGHTS, expected_tokens  # noqa: E402
-from judge import OF_THE_LEADER, Judge  # noqa: E402
+from judge import OF_THE_LEADER, Judge, lost  # noqa: E402
 from ledger import PROMPTS, Call, Fault, Hold, Ledger, Reply, Rollback  # noqa: E402
 from testing.faults import digest_of  # noqa: E402
 
@@ -196,6 +196,13 @@ def test_a_door_that_closes_as_a_leader_returns_is_seen(story, how):
 def test_a_fault_that_nobody_recovers_from_is_seen(story):
     story.ledger.faults.append(Fault("kill store", frozenset(), 100, 105))
     assert "were not enough" in story.found()[0]
+
+
+def test_what_retention_may_delete_is_not_lost():
+    acknowledged = [(1, 1), (1, 2), (1, 3), (2, 1)]
+    assert lost(acknowledged, {(1, 1), (1, 3), (2, 1), (2, 2)}, 0) == [(1, 2)]
+    assert lost(acknowledged, {(1, 3), (2, 1), (2, 2)}, 3) == []
+    assert lost(acknowledged, {(1, 2), (2, 1), (2, 2)}, 3) == [(1, 3)]
 
 
 @pytest.fixture
