@@ -396,6 +396,21 @@ def add_info_routes(app: FastAPI, engine: FakeSglang) -> None:
         return {"timestamp": "", "version": VERSION, "loads": [load]}
 
 
+def ask_for_keys(app: FastAPI, api_key: str | None, admin_key: str | None) -> None:
+    """As decide_request_auth of sglang/srt/utils/auth.py: the admin key opens the routes that are marked ADMIN_OPTIONAL, and no other."""
+    marked = ("/load_lora_adapter", "/unload_lora_adapter", "/pause_generation", "/continue_generation", "/abort_request", "/flush_cache",
+              "/release_memory_occupation", "/resume_memory_occupation", "/update_weights", "/init_weights", "/update_weight_version")
+
+    @app.middleware("http")
+    async def check(http: HttpRequest, call_next):
+        path = http.url.path
+        wanted = admin_key or api_key if path.startswith(marked) else api_key
+        is_open = path.startswith(("/health", "/metrics", "/_fake"))
+        if wanted and not is_open and http.headers.get("authorization") != f"Bearer {wanted}":
+            return JSONResponse({"error": "Unauthorized"}, 401)
+        return await call_next(http)
+
+
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, default=0)
@@ -412,6 +427,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--dp-size", type=int, default=1)
     parser.add_argument("--attn-dp-size", type=int, default=1)
     parser.add_argument("--incremental-streaming-output", action="store_true")
+    parser.add_argument("--api-key")
+    parser.add_argument("--admin-api-key")
     parser.add_argument(
         "--startup-delay", type=float, default=0.0, help="seconds before the port opens"
     )
@@ -426,6 +443,8 @@ def main() -> None:
     switches = Switches()
     switches.update(args.fake)
     app, engine = FastAPI(), FakeSglang(args, switches)
+    if args.api_key or args.admin_api_key:
+        ask_for_keys(app, args.api_key, args.admin_api_key)
     for add in (
         add_lora_routes,
         add_generate_route,

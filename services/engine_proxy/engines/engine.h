@@ -128,7 +128,7 @@ class Engine {
   virtual void SetPause(fleet::PauseKind pause, bool flush, Millis within,
                         Answer<absl::Status> answer) = 0;
 
-  // With the key that the other verbs use.
+  // With the key for control calls.
   virtual void Pass(RawCall call, Millis within, Answer<absl::StatusOr<RawReply>> answer) = 0;
 };
 

@@ -12,7 +12,7 @@ namespace lorry::engines {
 
 struct EngineOptions {
   std::string url;        // http://127.0.0.1:30000, the engine's own port
-  std::string api_key;    // --api-key of the engine, for generating
+  std::string api_key;    // --api-key of the engine, for generating and for looking at it
   std::string admin_key;  // --admin-api-key of SGLang, for control calls; the api_key where empty
   // How long a probe is asked again that the engine sheds. Pauses and other loads wait meanwhile, and
   // get their turn before it is tried anew.

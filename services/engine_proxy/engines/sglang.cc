@@ -209,9 +209,10 @@ class SglangCalls {
                                  ErrorText(*reply)));
   }
 
+  // Of routes that SGLang guards by its API key alone: the admin key is none there.
   Task<absl::StatusOr<HttpReply>> Get(std::string path, TimePoint deadline) {
-    return client_.Call(
-        {.method = "GET", .path = std::move(path), .body = "", .bearer = admin_key_}, deadline);
+    return client_.Call({.method = "GET", .path = std::move(path), .body = "", .bearer = api_key_},
+                        deadline);
   }
   Task<absl::StatusOr<HttpReply>> Post(std::string path, const Json& body, std::string key,
                                        TimePoint deadline) {
