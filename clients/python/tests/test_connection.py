@@ -64,6 +64,16 @@ def test_the_token_of_lorry_up_is_shown_to_its_services_alone(monkeypatch: pytes
     assert Connection().credentials.token_file == "of the environment"
 
 
+def test_an_orchestrator_that_is_named_is_not_mixed_with_the_store_of_lorry_up() -> None:
+    write_up_file(os.getpid())
+    with pytest.raises(LorryError, match=f"no adapter-store named: .* not the fleet of {FAR}") as refused:
+        Connection(orchestrator=FAR)
+    assert refused.value.reason == "NO_ADDRESS"
+    assert Connection("127.0.0.1:1", FAR).credentials.token_file is None, "that one would be shown the token, too"
+    found = Connection(orchestrator="127.0.0.1:2")
+    assert found.store_address == "127.0.0.1:1" and found.credentials.token_file == "of up"
+
+
 @pytest.mark.parametrize("pid", [2**22 + 1, "no number"])
 def test_the_file_of_a_fleet_that_was_killed_names_nobody(pid: int) -> None:
     write_up_file(pid)

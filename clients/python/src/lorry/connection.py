@@ -72,7 +72,8 @@ class Connection:
         up = up_file.find()
         store, orchestrator = _find(up, store, orchestrator)
         self.credentials = Credentials.find(token, token_file, ca_file, cert_file, key_file)
-        if store == up.store and not self.credentials.token and not self.credentials.token_file:
+        is_up = (store, orchestrator) == (up.store, up.orchestrator)
+        if is_up and not self.credentials.token and not self.credentials.token_file:
             self.credentials = dataclasses.replace(self.credentials, token_file=up.token_file)
         self.budget_s = budget_s
         self.store_address = store
@@ -200,8 +201,12 @@ def may_pass(failure: errors.LorryError) -> bool:
 def _find(up: up_file.Up, store: str | None, orchestrator: str | None) -> tuple[str, str | None]:
     store = store or os.environ.get("LORRY_STORE")
     orchestrator = orchestrator or os.environ.get("LORRY_ORCHESTRATOR")
-    if not store or store == up.store:  # never one fleet's store with another's orchestrator
-        store, orchestrator = store or up.store, orchestrator or up.orchestrator
+    # Never one fleet's store with another's orchestrator, nor one's token shown to another.
+    if (store or up.store) == up.store and (orchestrator or up.orchestrator) == up.orchestrator:
+        store, orchestrator = up.store, up.orchestrator
+    if not store and orchestrator and up.store:
+        raise errors.LorryError(f"no adapter-store named: what `lorry up` runs here is not the fleet of {orchestrator}; pass "
+                                "store='host:port' or set LORRY_STORE", "NO_ADDRESS", "INVALID_ARGUMENT")
     if not store:
         raise errors.LorryError("no adapter-store named: pass store='host:port', set LORRY_STORE, or run `lorry up`",
                                 "NO_ADDRESS", "INVALID_ARGUMENT")
