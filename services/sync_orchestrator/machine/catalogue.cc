@@ -79,8 +79,10 @@ void AdvancePool(Core& core, const AdapterInfo& info, const fleet::PoolSource& s
   bool is_ahead = false;
   std::vector<VersionKey> stored;
   if (source.kind == fleet::PoolSource::Kind::kPublished) {
-    // A pin may have brought the pool further while it took its versions from elsewhere.
-    is_ahead = pool.committed() != nullptr && considered < pool.committed()->version.key;
+    // A pin may have brought the pool further while it took its versions from elsewhere. What it
+    // serves of a store that was lost says nothing of those of the store in its place.
+    is_ahead = pool.committed() != nullptr && considered < pool.committed()->version.key &&
+               core.versions.contains(pool.committed()->version.key);
     if (is_ahead) considered = pool.committed()->version.key;
     stored = StoredSince(core, id.adapter, info.current_run, considered);
     // Of what was there before this pool was first looked at, only the newest was ever meant for
