@@ -90,6 +90,11 @@ nlohmann::json RunningUp() {
 std::string OwnProgram() {
   std::error_code error;
   return std::filesystem::read_symlink("/proc/self/exe", error).string();
+std::string TextIn(const nlohmann::json& object, const char* key) {
+  const auto found = object.is_object() ? object.find(key) : object.end();
+  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
 }
 
 Context::Context(const std::vector<Verb>& verbs, const Arguments& arguments)
@@ -108,20 +113,19 @@ Context::Context(const std::vector<Verb>& verbs, const Arguments& arguments)
 
 void Context::FindAddresses() {
   const nlohmann::json up = RunningUp();
-  const auto of_up = [&](const char* key) {
-    return up.contains(key) && up[key].is_string() ? up[key].get<std::string>() : std::string();
-  };
-  store_ = FirstOf(arguments_.Text("store"), Environment("LORRY_STORE"), of_up("store"));
-  orchestrator_ = FirstOf(arguments_.Text("orchestrator"), Environment("LORRY_ORCHESTRATOR"),
-                          of_up("orchestrator"));
-  std::map<std::string, std::string> engine_urls;
-  for (const nlohmann::json& engine : up.value("engines", nlohmann::json::array())) {
-    if (!engine.is_object()) continue;
-    engine_urls[engine.value("member", "")] = engine.value("engine", "");
-  }
-  if (orchestrator_ == of_up("orchestrator")) engine_urls_ = std::move(engine_urls);
-  if (store_.empty() || store_ != of_up("store")) return;
-  up_token_file_ = of_up("token_file");
+  const std::string up_store = TextIn(up, "store"), up_orchestrator = TextIn(up, "orchestrator");
+  store_ = FirstOf(arguments_.Text("store"), Environment("LORRY_STORE"), "");
+  orchestrator_ = FirstOf(arguments_.Text("orchestrator"), Environment("LORRY_ORCHESTRATOR"), "");
+  // Never one fleet's store with another's orchestrator, nor one's token shown to another.
+  const bool is_up = (store_.empty() || store_ == up_store) &&
+                     (orchestrator_.empty() || orchestrator_ == up_orchestrator);
+  is_other_than_up_ = !is_up && !up.empty();
+  if (!is_up) return;
+  store_ = up_store;
+  orchestrator_ = up_orchestrator;
+  up_token_file_ = TextIn(up, "token_file");
+  for (const nlohmann::json& engine : up.value("engines", nlohmann::json::array()))
+    engine_urls_[TextIn(engine, "member")] = TextIn(engine, "engine");
 }
 
 rpc::ClientTls Context::Tls() const {
@@ -137,6 +141,11 @@ absl::Status Context::Explain(const absl::Status& status) const {
   if (!absl::IsUnavailable(status) || !ReasonOf(status).empty()) return status;
   for (const std::string& address : {store_, orchestrator_}) {
     if (!address.empty()) LORRY_RETURN_IF_ERROR(CheckTls(address, Tls()));
+  if (ReasonOf(status) == "NO_ADDRESS" && is_other_than_up_) {
+    return Error(status.code(), "NO_ADDRESS",
+                 absl::StrCat(status.message(), "; what `lorry up` runs here is not the fleet of ",
+                              store_.empty() ? orchestrator_ : store_));
+  }
   }
   return status;
 }

@@ -31,6 +31,8 @@ std::string UpFile();
 // What it says of the fleet that runs; an empty object where none does: one that was killed leaves
 // its file behind. As Python's up_file.py reads it.
 nlohmann::json RunningUp();
+// The text of a field; empty where there is none, as in a file that another version wrote.
+std::string TextIn(const nlohmann::json& object, const char* key);
 // This program's file. Beside it are the services, where builds and packages put them.
 std::string OwnProgram();
 
@@ -86,11 +88,12 @@ class Context {
   const std::vector<Verb>& verbs_;
   const Arguments& arguments_;
   std::string store_, orchestrator_;
-  std::string up_token_file_;  // of the `lorry up` whose store it is
+  std::string up_token_file_;  // of the `lorry up` whose fleet it is
   std::map<std::string, std::string> engine_urls_;
   std::optional<int64_t> timeout_ms_;
   size_t columns_ = 0;
   bool json_ = false, colour_ = false, terminal_ = false, bars_ = false;
+  bool is_other_than_up_ = false;  // a fleet is named, and `lorry up` runs another one
   std::unique_ptr<client::Client> client_;
 };
 

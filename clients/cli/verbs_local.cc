@@ -58,8 +58,8 @@ void RemoveUpFile() {
 // Whether the file is of a fleet that runs over another folder. It holds that folder's lock, while
 // its pid may be another process's after a restart of the machine.
 bool IsAnothers(const nlohmann::json& up, const std::string& data_dir) {
-  const std::string folder = up.value("data_dir", data_dir);
-  if (folder == data_dir) return false;
+  const std::string folder = TextIn(up, "data_dir");
+  if (folder.empty() || folder == data_dir) return false;
   const FileLock lock(folder + "/run/lock");
   return lock.error() == 0 && !lock.held();
 }

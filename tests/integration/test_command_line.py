@@ -1,15 +1,20 @@
-"""What the `lorry` command promises of itself. A store, and neither orchestrator nor engine."""
+"""What the `lorry` command promises of itself. A store, an orchestrator where one is asked, and no engine."""
 
+import contextlib
 import json
 import os
 import stat
 import subprocess
+from concurrent import futures
 
+import grpc
 import lorry
 import pytest
 from testing.engines import free_port
 from testing.fleet import Service
 from testing.waiting import DEADLINE_S
+
+FAR = "192.0.2.1"  # of the range that is for documentation
 
 
 @pytest.fixture(scope="module")
@@ -135,3 +140,62 @@ def test_a_pool_that_no_policy_names_stores_nothing(cli, make_adapter):
     assert "names no pool rollout, only eval" in cli(*words[:-1], "rollout", "--wait", "serving")[2]
     assert cli(*words[:-1], "eval")[0] == 0
     assert "r1.1" in cli("versions", "pooled")[1]
+
+
+@contextlib.contextmanager
+def listener(answer):
+    """(address, the metadata of each call) of who gives every call this answer."""
+    shown = []
+
+    class Handler(grpc.GenericRpcHandler):
+        def service(self, details):
+            shown.append(dict(details.invocation_metadata))
+            return grpc.unary_unary_rpc_method_handler(lambda _request, _context: answer)
+
+    with futures.ThreadPoolExecutor(2) as threads:
+        server = grpc.server(threads, [Handler()])
+        address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        server.start()
+        try:
+            yield address, shown
+        finally:
+            server.stop(None).wait()
+
+
+def write_up_file(folder, **fields):
+    (folder / "lorry").mkdir()
+    (folder / "token").write_text("of-up")
+    up = {"pid": os.getpid(), "store": f"{FAR}:1", "orchestrator": f"{FAR}:2", "token_file": str(folder / "token")}
+    (folder / "lorry" / "up.json").write_text(json.dumps(up | fields))
+
+
+def test_two_fleets_are_never_mixed(cli, store, tmp_path):
+    write_up_file(tmp_path)
+    code, _, err = cli("rollback", "policy", "11", "--pool", "rollout", XDG_STATE_HOME=str(tmp_path))
+    assert code == 1 and "NO_ADDRESS" in err and f"is not the fleet of {store}" in err and "sync-orchestrator" in err, err
+    code, _, err = cli("adapters", "--orchestrator", f"{FAR}:3", LORRY_STORE="", XDG_STATE_HOME=str(tmp_path))
+    assert code == 1 and "NO_ADDRESS" in err and f"is not the fleet of {FAR}:3" in err and "adapter-store" in err, err
+
+
+def test_no_other_fleet_is_shown_the_token(cli, store, tmp_path):
+    with listener(b"") as (address, shown):
+        write_up_file(tmp_path, store=store, orchestrator=address)
+        assert cli("status", XDG_STATE_HOME=str(tmp_path))[0] == 0
+        assert shown[-1]["authorization"] == "Bearer of-up"
+    with listener(b"") as (other, shown):
+        for named in store, "":
+            assert cli("status", "--orchestrator", other, LORRY_STORE=named, XDG_STATE_HOME=str(tmp_path))[0] == 0
+            assert shown and not any("authorization" in metadata for metadata in shown), named
+
+
+@pytest.mark.parametrize("text", ['{"pid": %d, "engines": [{"member": 5}, 6], "data_dir": 7}', '{"pid": %d, "engines": "x"}', "[%d]", '"x"'])
+def test_a_broken_file_of_lorry_up_is_in_nobodys_way(cli, bin_dir, tmp_path, text):
+    (tmp_path / "lorry").mkdir()
+    (tmp_path / "lorry" / "up.json").write_text(text % os.getpid() if "%d" in text else text)
+    code, _, err = cli("adapters", XDG_STATE_HOME=str(tmp_path))
+    assert code == 0, err
+    with subprocess.Popen([bin_dir / "lorry", "up", "--json"], env=os.environ | {"XDG_STATE_HOME": str(tmp_path)},
+                          stdout=subprocess.PIPE, text=True) as fleet:
+        assert json.loads(fleet.stdout.readline())["store"]
+        fleet.terminate()
+    assert fleet.returncode == 0
