@@ -128,7 +128,11 @@ absl::StatusOr<int> Watch(Context& context, const Arguments& arguments) {
       }
       before = status;
     }
-    return true;
+    return std::fflush(stdout) == 0 && std::ferror(stdout) == 0;  // of whoever reads nothing more
+  };
+  const auto say_away = [](const absl::Status& why) {
+    std::fprintf(stderr, "lorry: %s; dialling again\n",
+                 Visible(std::string(why.message())).c_str());
   };
   if (arguments.Has("once")) {  // which has an end, and so a --timeout
     LORRY_ASSIGN_OR_RETURN(const StatusMessage status, StatusOf(*client, arguments.Text("pool")));
@@ -139,7 +143,7 @@ absl::StatusOr<int> Watch(Context& context, const Arguments& arguments) {
   if (const auto now = StatusOf(*client, arguments.Text("pool")); absl::IsNotFound(now.status())) {
     std::fprintf(stderr, "lorry: %s\n", Visible(std::string(now.status().message())).c_str());
   }
-  LORRY_RETURN_IF_ERROR(client->Watch(arguments.Text("pool"), show));
+  LORRY_RETURN_IF_ERROR(client->Watch(arguments.Text("pool"), show, say_away));
   return kOk;
 }
 

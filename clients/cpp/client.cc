@@ -33,11 +33,9 @@ constexpr int kStatusBytesMax = 256 << 20;
 constexpr uint32_t kPageSize = 200;
 // A proxy answers within milliseconds.
 constexpr int64_t kMemberTimeoutMs = 3'000;
-// Each takes a connection and a thread. Of 64 members all may be silent and are known to be after
-// two times kMemberTimeoutMs.
+// Each takes a connection and a thread; 64 silent ones are known after twice kMemberTimeoutMs.
 constexpr size_t kMembersAskedAtOnce = 32;
-// All members together, after which the rest are not asked: a fleet of thousands whose network is
-// gone is told apart from a slow one long before.
+// All members together, after which the rest are not asked. A fleet that is only slow needs less.
 constexpr int64_t kAllMembersTimeoutMs = 30'000;
 // An orchestrator that restarts is back within a second or two; it is asked again at this pace.
 constexpr int64_t kRedialMs = 200;
@@ -346,22 +344,33 @@ absl::StatusOr<lorry::sync::v1::GetStatusResponse> Client::Status(const std::str
   return stubs_->OfSync(&SyncStub::GetStatus, request);
 }
 
-absl::Status Client::Watch(const std::string& pool, const WatchFn& on_status) {
+absl::Status Client::Watch(const std::string& pool, const WatchFn& on_status,
+                           const AwayFn& on_away) {
   if (stubs_->sync == nullptr) return stubs_->NoOrchestrator();
-  grpc::ClientContext context;  // a watch lasts as long as its reader wants it to
   lorry::sync::v1::WatchRequest request;
   request.set_pool(pool);
-  const auto reader = stubs_->Sync()->Watch(&context, request);
-  lorry::sync::v1::WatchResponse response;
-  while (reader->Read(&response)) {
-    if (on_status(response.status())) continue;
-    context.TryCancel();
+  std::optional<Tick> ends_at = 0;  // of the patience; none: somebody is there
+  while (true) {
+    grpc::ClientContext context;  // a watch lasts as long as its reader wants it to
+    const auto reader = stubs_->Sync()->Watch(&context, request);
+    lorry::sync::v1::WatchResponse response;
+    bool enough = false;
     while (reader->Read(&response)) {
+      ends_at.reset();
+      if (enough || on_status(response.status())) continue;
+      enough = true;
+      context.TryCancel();
     }
-    reader->Finish();
-    return absl::OkStatus();
+    const absl::Status ended = Annotate(rpc::FromGrpc(reader->Finish()), stubs_->sync_name);
+    if (enough) return absl::OkStatus();
+    if (!absl::IsUnavailable(ended)) return ended;
+    if (!ends_at.has_value()) {
+      ends_at = SteadyClock().Now() + options_.call_timeout_ms;
+      if (on_away) on_away(ended);
+    }
+    if (SteadyClock().Now() + kRedialMs >= *ends_at) return ended;
+    stubs_->Pause(*stubs_->sync);
   }
-  return Annotate(rpc::FromGrpc(reader->Finish()), stubs_->sync_name);
 }
 
 absl::StatusOr<lorry::sync::v1::WatchSyncResponse> Client::WatchSync(

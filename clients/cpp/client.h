@@ -57,6 +57,7 @@ class Client {
  public:
   using WatchSyncFn = std::function<void(const lorry::sync::v1::WatchSyncResponse&)>;
   using WatchFn = std::function<bool(const lorry::sync::v1::GetStatusResponse&)>;
+  using AwayFn = std::function<void(const absl::Status&)>;
 
   // INVALID_ARGUMENT when a named file cannot be read.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(ConnectOptions options);
@@ -103,8 +104,10 @@ class Client {
   // --- The orchestrator ---
   absl::StatusOr<lorry::sync::v1::GetStatusResponse> Status(const std::string& pool = "",
                                                             const std::string& adapter = "");
-  // Calls `on_status` at every change until it returns false or the stream ends.
-  absl::Status Watch(const std::string& pool, const WatchFn& on_status);
+  // Calls `on_status` at every change until it returns false or the stream ends. Where the orchestrator
+  // goes away after it has answered, `on_away` is told why, once, and it is dialled again for as long
+  // as a call may take.
+  absl::Status Watch(const std::string& pool, const WatchFn& on_status, const AwayFn& on_away = {});
   // Follows a version to its terminal state and returns that; dials again while the orchestrator is
   // away or has not heard of the version. DEADLINE_EXCEEDED after `timeout_ms`.
   absl::StatusOr<lorry::sync::v1::WatchSyncResponse> WatchSync(

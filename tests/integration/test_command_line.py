@@ -30,6 +30,17 @@ def store(bin_dir, tmp_path_factory):
 
 
 @pytest.fixture
+def orchestrator(bin_dir, store, tmp_path):
+    """Its service, and its address."""
+    address = f"127.0.0.1:{free_port()}"
+    service = Service(bin_dir / "sync-orchestrator", "orchestrator", tmp_path / "orchestrator", {"listen": address, "store": store})
+    try:
+        yield service.start().wait_ready(), address
+    finally:
+        service.stop()
+
+
+@pytest.fixture
 def cli(bin_dir, store):
     """cli("status"): the program's exit code, stdout and stderr; names in capitals are of the environment."""
 
@@ -199,3 +210,26 @@ def test_a_broken_file_of_lorry_up_is_in_nobodys_way(cli, bin_dir, tmp_path, tex
         assert json.loads(fleet.stdout.readline())["store"]
         fleet.terminate()
     assert fleet.returncode == 0
+
+
+def test_a_watch_outlives_a_restart_of_the_orchestrator(bin_dir, orchestrator, tmp_path):
+    service, address = orchestrator
+    with (tmp_path / "errors").open("w") as errors:
+        watch = subprocess.Popen([bin_dir / "lorry", "watch", "--json", "--orchestrator", address, "--timeout", "60s"], stdout=subprocess.PIPE,
+                                 stderr=errors, text=True, restore_signals=False)  # it ignores SIGPIPE, as under some supervisors
+    try:
+        for end in service.stop, service.kill:
+            assert json.loads(watch.stdout.readline())
+            end()
+            service.start().wait_ready()
+        assert json.loads(watch.stdout.readline())
+        said = (tmp_path / "errors").read_text()
+        assert said.count("dialling again") == 2, said
+        watch.stdout.close()
+        service.kill()
+        service.start().wait_ready()
+        assert watch.wait(DEADLINE_S) == 1, "whoever read it is gone"
+        assert "standard output cannot be written" in (tmp_path / "errors").read_text()
+    finally:
+        watch.kill()
+        watch.wait()
