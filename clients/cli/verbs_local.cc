@@ -184,6 +184,12 @@ absl::StatusOr<LocalFleetOptions> OptionsFrom(const Arguments& arguments, const 
   options.ready_timeout_ms = kReadyTimeoutMs;
   for (const std::string& engine : arguments.Texts("engine")) {
     LORRY_ASSIGN_OR_RETURN(const std::string url, EngineUrl(engine));
+    // Two proxies would share a folder, and a place in the fleet.
+    for (const std::string& other : options.engines) {
+      if (MemberName(other) != MemberName(url)) continue;
+      return Usage(absl::StrCat("--engine=", other, " and --engine=", url, " are both ",
+                                MemberName(url), "; name each engine once"));
+    }
     options.engines.push_back(url);
   }
   options.proxy_flags = arguments.Texts("proxy-flag");

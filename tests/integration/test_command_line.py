@@ -233,3 +233,9 @@ def test_a_watch_outlives_a_restart_of_the_orchestrator(bin_dir, orchestrator, t
     finally:
         watch.kill()
         watch.wait()
+
+
+def test_an_engine_is_named_once(cli):
+    port = free_port()
+    code, _, err = cli("up", "--engine", str(port), "--engine", f"localhost:{port}")
+    assert code == 2 and f":{port} and --engine=http://localhost:{port} are both engine-{port}" in err, err
