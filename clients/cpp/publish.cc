@@ -1,4 +1,8 @@
 // The two calls of Client that move bytes.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
@@ -61,6 +65,18 @@ absl::StatusOr<std::vector<peft::Leaf>> ProvenLeaves(const store::v1::OpenFetchR
                             version.digest()));
 }
 
+// The bytes of a file, or the names in a directory, to their device.
+absl::Status SyncPath(const std::filesystem::path& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // EINVAL: a file system that syncs no directories.
+  const bool synced = fd >= 0 && (::fsync(fd) == 0 || errno == EINVAL);
+  const int failed = errno;
+  if (fd >= 0) ::close(fd);
+  if (synced) return absl::OkStatus();
+  return Error(absl::StatusCode::kInvalidArgument, "DIRECTORY_INVALID",
+               absl::StrCat(path.string(), " cannot be written: ", std::strerror(failed)));
+}
+
 absl::Status WriteText(const std::filesystem::path& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file << text;
@@ -69,6 +85,41 @@ absl::Status WriteText(const std::filesystem::path& path, const std::string& tex
   return Error(absl::StatusCode::kInvalidArgument, "DIRECTORY_INVALID",
                absl::StrCat(path.string(), " cannot be written"));
 }
+
+// Gives the image and its config their names. Weights are there last and the old ones go first, so
+// that nobody ever loads those of one version by the config of another.
+absl::Status PutInPlace(const std::filesystem::path& target, transfer::ImageFile& image,
+                        const std::string& config) {
+  const std::filesystem::path part = target / absl::StrCat(".", kConfigFile, ".part");
+  LORRY_RETURN_IF_ERROR(WriteText(part, config));
+  LORRY_RETURN_IF_ERROR(SyncPath(part));
+  LORRY_RETURN_IF_ERROR(image.Sync());
+  // Images are their owner's alone; this one is for whoever may read the config beside it.
+  std::error_code error;
+  const auto readers = std::filesystem::status(part, error).permissions();
+  std::filesystem::permissions(image.path(), readers, error);
+  std::filesystem::remove(target / kImageFile, error);
+  if (!error) std::filesystem::rename(part, target / kConfigFile, error);
+  if (error) {
+    std::error_code ignored;
+    std::filesystem::remove(part, ignored);
+    return Error(absl::StatusCode::kInvalidArgument, "DIRECTORY_INVALID",
+                 absl::StrCat(target.string(), " cannot be written: ", error.message()));
+  }
+  LORRY_RETURN_IF_ERROR(image.MoveTo((target / kImageFile).string()));
+  return SyncPath(target);
+}
+
+// Removes a directory that an export made and left empty.
+struct MadeDirectory {
+  ~MadeDirectory() {
+    std::error_code ignored;
+    if (is_new) std::filesystem::remove(path, ignored);  // only where nothing is in it
+  }
+  const std::filesystem::path path;
+  std::error_code unknown = {};
+  const bool is_new = !std::filesystem::exists(path, unknown) && !unknown;
+};
 
 // Makes the directory where there is none. Two exports at once would take away each other's half
 // images, or give one of them the final name: the lock keeps the second out.
@@ -149,6 +200,7 @@ absl::StatusOr<common::v1::Version> Client::Export(const common::v1::VersionRef&
                                                    const std::string& directory, bool replace,
                                                    const Progress& progress) {
   const std::filesystem::path target(directory);
+  const MadeDirectory made{target};  // outlives the lock, which lies in it
   LORRY_ASSIGN_OR_RETURN(const FileLock lock, PrepareDirectory(target, replace));
   LORRY_ASSIGN_OR_RETURN(const store::v1::OpenFetchResponse manifest, OpenFetch(version));
   LORRY_ASSIGN_OR_RETURN(std::vector<peft::Leaf> leaves, ProvenLeaves(manifest));
@@ -168,12 +220,7 @@ absl::StatusOr<common::v1::Version> Client::Export(const common::v1::VersionRef&
                     .options = {.deadline_ms = options_.transfer_timeout_ms}},
                    progress);
   absl::Status written = outcome.status;
-  if (written.ok()) written = file->Sync();
-  if (written.ok()) written = WriteText(target / kConfigFile, manifest.version().config_json());
-  // Images are their owner's alone; this one is for whoever may read the config beside it.
-  std::filesystem::permissions(
-      part, std::filesystem::status(target / kConfigFile, ignored).permissions(), ignored);
-  if (written.ok()) written = file->MoveTo((target / kImageFile).string());
+  if (written.ok()) written = PutInPlace(target, *file, manifest.version().config_json());
   if (!written.ok()) {
     file->Unlink().IgnoreError();
     return written;

@@ -5,11 +5,16 @@
 
 #include <deque>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <span>
 
 #include "clients/cpp/client.h"
 #include "clients/cpp/peft_directory.h"
 #include "lib/base/error.h"
 #include "lib/base/file_lock.h"
+#include "lib/peft/config.h"
+#include "lib/peft/digest.h"
 #include "lib/rpc/status.h"
 #include "lorry/store/v1/store.grpc.pb.h"
 #include "lorry/transfer/v1/transfer.grpc.pb.h"
@@ -85,6 +90,62 @@ class CompleteStore final : public store::v1::StoreService::Service,
   std::unique_ptr<grpc::Server> server_;
 };
 
+// Has one version of an image of a few bytes, and of whatever number is asked for but 99.
+class OneVersionStore final : public store::v1::StoreService::Service,
+                              public transfer::v1::TransferService::Service {
+ public:
+  OneVersionStore() {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(static_cast<store::v1::StoreService::Service*>(this));
+    builder.RegisterService(static_cast<transfer::v1::TransferService::Service*>(this));
+    server_ = builder.BuildAndStart();
+  }
+  ~OneVersionStore() override { server_->Shutdown(); }
+  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+
+  grpc::Status OpenFetch(grpc::ServerContext*, const store::v1::OpenFetchRequest* request,
+                         store::v1::OpenFetchResponse* response) override {
+    if (request->version().number() == 99)
+      return rpc::ToGrpc(Error(absl::StatusCode::kNotFound, "UNKNOWN_VERSION", "none"));
+    const peft::Leaf leaf = peft::LeafHash(std::as_bytes(std::span(kImage)));
+    const auto config = peft::ParseConfig(kConfig);
+    const auto canonical = peft::CanonicalConfig(*config);
+    const auto digest = peft::DigestOf(kImage.size(), {&leaf, 1}, *canonical);
+    response->mutable_version()->set_config_json(kConfig);
+    response->mutable_version()->set_image_bytes(kImage.size());
+    response->mutable_version()->set_digest(digest->value);
+    response->set_leaves(leaf.bytes.data(), leaf.bytes.size());
+    response->set_ticket("t");
+    response->add_addresses("grpc://" + address());
+    return grpc::Status::OK;
+  }
+  grpc::Status Get(grpc::ServerContext*, const transfer::v1::GetRequest*,
+                   grpc::ServerWriter<transfer::v1::GetResponse>* stream) override {
+    transfer::v1::GetResponse response;
+    response.mutable_opened()->set_image_bytes(kImage.size());
+    stream->Write(response);
+    const peft::Leaf leaf = peft::LeafHash(std::as_bytes(std::span(kImage)));
+    response.mutable_chunk()->set_data(kImage);
+    response.mutable_chunk()->set_checksum(leaf.bytes.data(), leaf.bytes.size());
+    stream->Write(response);
+    return grpc::Status::OK;
+  }
+
+  static inline const std::string kImage = "the bytes of new weights";
+  static constexpr char kConfig[] =
+      R"({"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"]})";
+
+ private:
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+std::string TextOf(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 template <typename Store>
 absl::StatusOr<common::v1::Version> PublishTo(const Store& store) {
   AdapterDir directory;
@@ -134,6 +195,55 @@ TEST(Export, OneAtATimeIntoADirectory) {
   }
   EXPECT_EQ(export_now().code(), absl::StatusCode::kUnimplemented) << "the store is asked";
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
+}
+
+TEST(Export, AnAdapterIsReplacedWhole) {
+  AdapterDir old;
+  old.With("base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", 2, 8).Config("{}");
+  const std::filesystem::path directory = old.Write();
+  const OneVersionStore store;
+  const auto client = Client::Connect({.store = store.address()});
+  ASSERT_TRUE(client.ok());
+  const auto exported =
+      (*client)->Export(MakeRef("policy", 1, 1), directory.string(), /*replace=*/true, {});
+  ASSERT_TRUE(exported.ok()) << exported.status();
+  EXPECT_EQ(TextOf(directory / kConfigFile), OneVersionStore::kConfig);
+  EXPECT_EQ(TextOf(directory / kImageFile), OneVersionStore::kImage);
+  const std::filesystem::directory_iterator files(directory);
+  EXPECT_EQ(std::distance(begin(files), end(files)), 2) << "and nothing else is left there";
+}
+
+// Whoever loaded that would serve one version's weights as another's.
+TEST(Export, NoConfigIsLeftBesideOlderWeights) {
+  AdapterDir old;
+  old.With("base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", 2, 8).Config("{}");
+  const std::filesystem::path directory = old.Write();
+  const OneVersionStore store;
+  const auto client = Client::Connect({.store = store.address()});
+  ASSERT_TRUE(client.ok());
+  // The last step fails: what it would move is gone.
+  const auto sabotage = [&](uint64_t, uint64_t) {
+    std::filesystem::remove(directory / ".adapter_model.safetensors.part");
+  };
+  const auto exported =
+      (*client)->Export(MakeRef("policy", 1, 1), directory.string(), /*replace=*/true, sabotage);
+  ASSERT_FALSE(exported.ok());
+  EXPECT_FALSE(std::filesystem::exists(directory / kImageFile) &&
+               TextOf(directory / kConfigFile) != "{}")
+      << exported.status();
+}
+
+TEST(Export, AVersionThatThereIsNotLeavesNoDirectory) {
+  const TempDir parent;
+  const OneVersionStore store;
+  const auto client = Client::Connect({.store = store.address()});
+  ASSERT_TRUE(client.ok());
+  const std::string directory = parent / "out";
+  const auto exported = (*client)->Export(MakeRef("policy", 1, 99), directory, false, {});
+  EXPECT_EQ(ReasonOf(exported.status()), "UNKNOWN_VERSION") << exported.status();
+  EXPECT_FALSE(std::filesystem::exists(directory));
+  EXPECT_FALSE((*client)->Export(MakeRef("policy", 1, 99), parent.path(), false, {}).ok());
+  EXPECT_TRUE(std::filesystem::exists(parent.path())) << "that was there before";
 }
 
 }  // namespace
