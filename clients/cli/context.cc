@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -20,6 +21,8 @@
 #include "clients/cli/policy_text.h"
 #include "clients/cli/reach.h"
 #include "clients/cli/remedies.h"
+#include "lib/base/a_few.h"
+#include "lib/base/did_you_mean.h"
 #include "lib/base/error.h"
 #include "lib/base/strings.h"
 
@@ -87,14 +90,14 @@ nlohmann::json RunningUp() {
   return runs ? up : nlohmann::json::object();
 }
 
-std::string OwnProgram() {
-  std::error_code error;
-  return std::filesystem::read_symlink("/proc/self/exe", error).string();
 std::string TextIn(const nlohmann::json& object, const char* key) {
   const auto found = object.is_object() ? object.find(key) : object.end();
   return found != object.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
+std::string OwnProgram() {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error).string();
 }
 
 Context::Context(const std::vector<Verb>& verbs, const Arguments& arguments)
@@ -138,14 +141,14 @@ rpc::ClientTls Context::Tls() const {
 }
 
 absl::Status Context::Explain(const absl::Status& status) const {
-  if (!absl::IsUnavailable(status) || !ReasonOf(status).empty()) return status;
-  for (const std::string& address : {store_, orchestrator_}) {
-    if (!address.empty()) LORRY_RETURN_IF_ERROR(CheckTls(address, Tls()));
   if (ReasonOf(status) == "NO_ADDRESS" && is_other_than_up_) {
     return Error(status.code(), "NO_ADDRESS",
                  absl::StrCat(status.message(), "; what `lorry up` runs here is not the fleet of ",
                               store_.empty() ? orchestrator_ : store_));
   }
+  if (!absl::IsUnavailable(status) || !ReasonOf(status).empty()) return status;
+  for (const std::string& address : {store_, orchestrator_}) {
+    if (!address.empty()) LORRY_RETURN_IF_ERROR(CheckTls(address, Tls()));
   }
   return status;
 }
@@ -227,6 +230,33 @@ absl::StatusOr<common::v1::VersionRef> Context::Resolve(const std::string& adapt
   }
   return unknown(absl::StrCat("has no alias \"", version.alias.value, "\"; it has ",
                               names.empty() ? "none" : names));
+}
+
+absl::StatusOr<lorry::sync::v1::GetStatusResponse> StatusOf(client::Client& client,
+                                                            const std::string& pool,
+                                                            const std::string& adapter) {
+  LORRY_ASSIGN_OR_RETURN(auto status, client.Status(pool, adapter));
+  if (!pool.empty() && status.members_size() == 0 && status.pools_size() == 0) {
+    LORRY_ASSIGN_OR_RETURN(const auto all, client.Status());
+    std::set<std::string> named;
+    for (const auto& member : all.members()) named.insert(member.pool());
+    for (const auto& known : all.pools()) named.insert(known.pool());
+    const std::vector<std::string> known(named.begin(), named.end());
+    const std::string others = known.empty()
+                                   ? ", nor any other yet"
+                                   : absl::StrCat(", only ", AFew(known), DidYouMean(pool, known));
+    if (!named.contains(pool)) {
+      return Error(absl::StatusCode::kNotFound, "UNKNOWN_POOL",
+                   absl::StrCat("no engine and no policy names a pool ", pool, others));
+    }
+  }
+  if (!adapter.empty() && status.pools_size() == 0) {
+    // One that is stored may have no engine; the store knows what the name was meant to be. It
+    // need not be reached to look at engines.
+    const auto known = client.GetAdapter(adapter);
+    if (absl::IsNotFound(known.status())) return known.status();
+  }
+  return status;
 }
 
 std::string ToText(const common::v1::VersionRef& ref) {

@@ -97,6 +97,12 @@ class Context {
   std::unique_ptr<client::Client> client_;
 };
 
+// The picture of one pool and one adapter, or of all where a name is empty. NOT_FOUND UNKNOWN_POOL: no
+// engine and no policy names the pool; UNKNOWN_ADAPTER: no engine has it, and the store knows none.
+absl::StatusOr<lorry::sync::v1::GetStatusResponse> StatusOf(client::Client& client,
+                                                            const std::string& pool,
+                                                            const std::string& adapter = "");
+
 // "r2.81"
 std::string ToText(const common::v1::VersionRef& ref);
 std::string ToJson(const google::protobuf::Message& message);

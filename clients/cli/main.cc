@@ -29,7 +29,7 @@ int Run(const std::vector<std::string>& words, bool json, bool colour) {
   cli::Context context(verbs, arguments);
   if (parsed->verb == nullptr) {
     context.Print(cli::Overview(verbs));
-    return words.empty() ? cli::kUsage : cli::kOk;
+    return arguments.Has("help") ? cli::kOk : cli::kUsage;
   }
   if (arguments.Has("help")) {
     context.Print(cli::HelpFor(*parsed->verb));

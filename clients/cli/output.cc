@@ -42,10 +42,15 @@ std::string Paint(std::string_view text, Colour colour, bool enabled) {
 
 std::string Visible(std::string_view text, std::string_view kept) {
   std::string out;
-  for (const char c : text) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
     const auto byte = static_cast<uint8_t>(c);
+    const auto next = static_cast<uint8_t>(i + 1 < text.size() ? text[i + 1] : '\0');
     const bool is_control = byte < 0x20 || byte == 0x7f;
-    if (is_control && kept.find(c) == kept.npos) {
+    if (byte == 0xc2 && next >= 0x80 && next <= 0x9f) {  // U+0080 to U+009F, such as another escape
+      absl::StrAppendFormat(&out, "\\u%04x", next);
+      ++i;
+    } else if (is_control && kept.find(c) == kept.npos) {
       absl::StrAppendFormat(&out, "\\x%02x", byte);
     } else {
       out += c;

@@ -9,9 +9,17 @@
 #include "lib/base/did_you_mean.h"
 #include "lib/base/error.h"
 #include "lib/base/strings.h"
+#include "lib/base/utf8.h"
 
 namespace lorry::cli {
 namespace {
+
+// Bytes that are no UTF-8 may be part of a file's name. Any other word goes into messages, which
+// carry UTF-8 alone.
+absl::Status CheckText(const std::string& what, const std::string& kind, const std::string& word) {
+  if (kind == "DIR" || kind == "FILE" || Utf8(word, word.size()) == word) return absl::OkStatus();
+  return Usage(absl::StrCat(what, " is no UTF-8: ", Utf8(word, word.size())));
+}
 
 const Option* Find(const std::vector<Option>& options, std::string_view name) {
   const auto it = std::ranges::find(options, name, &Option::name);
@@ -22,16 +30,17 @@ absl::Status CheckValue(const Option& option, const std::string& value) {
   uint64_t number = 0;
   switch (option.kind) {
     case Kind::kSwitch:
+      return absl::OkStatus();
     case Kind::kText:
-      if (!value.empty() || option.kind == Kind::kSwitch) return absl::OkStatus();
-      return Usage(absl::StrCat("--", option.name, " is empty"));
+      if (value.empty()) return Usage(absl::StrCat("--", option.name, " is empty"));
+      return CheckText(absl::StrCat("--", option.name), option.value, value);
     case Kind::kNumber:
       if (absl::SimpleAtoi(value, &number)) return absl::OkStatus();
       return Usage(absl::StrCat("--", option.name, "=", value, " is no whole number"));
     case Kind::kDuration:
       if (ParseDuration(value).has_value()) return absl::OkStatus();
       return Usage(absl::StrCat("--", option.name, "=", value,
-                                " is no duration; write 30s, 5m, 2h or 1500ms"));
+                                " is no duration of a year at most; write 30s, 5m, 2h or 1500ms"));
     case Kind::kFlag:
       if (value.starts_with("--") && value.find_first_not_of('-') == 2) return absl::OkStatus();
       return Usage(absl::StrCat("--", option.name, "=", value,
@@ -147,6 +156,10 @@ class Parser {
   absl::Status CheckPositionals() const {
     const std::vector<Positional>& wanted = parsed_.verb->positionals;
     const std::vector<std::string>& given = parsed_.arguments.positionals;
+    for (size_t i = 0; i < given.size() && !wanted.empty(); ++i) {
+      const std::string& name = wanted[std::min(i, wanted.size() - 1)].name;
+      LORRY_RETURN_IF_ERROR(CheckText(name, name, given[i]));
+    }
     for (size_t i = given.size(); i < wanted.size(); ++i) {
       if (wanted[i].optional) continue;
       return Usage(

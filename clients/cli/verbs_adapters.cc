@@ -169,13 +169,15 @@ absl::StatusOr<int> Create(Context& context, const Arguments& arguments) {
   for (const std::string& assignment : arguments.Texts("set")) {
     LORRY_RETURN_IF_ERROR(SetField(policy, assignment));
   }
-  // Generation 0: it must be new.
+  const bool was_there = client->GetAdapter(arguments.At(0)).ok();
+  // Generation 0: it must be new, or have this very policy.
   LORRY_ASSIGN_OR_RETURN(const store::v1::Adapter adapter,
                          client->SetPolicy(arguments.At(0), policy, 0));
   if (context.json()) {
     context.PrintJson(adapter);
   } else {
-    context.Print(absl::StrCat(adapter.name(), " is created\n"));
+    context.Print(absl::StrCat(
+        adapter.name(), was_there ? " was there already, with this policy\n" : " is created\n"));
   }
   WarnOfEmptyPools(context, policy);
   return kOk;

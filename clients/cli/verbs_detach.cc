@@ -41,6 +41,16 @@ Way WayBack(const MemberStatus& status, const std::map<std::string, std::string>
   return way;
 }
 
+// As a terminal may be shown it: every field comes from a member.
+Way Shown(Way way) {
+  for (std::string* field : {&way.member, &way.door, &way.engine}) *field = Visible(*field);
+  for (std::string& name : way.loaded) name = Visible(name);
+  std::map<std::string, std::string> answering;
+  for (const auto& [adapter, name] : way.answering) answering[Visible(adapter)] = Visible(name);
+  way.answering = std::move(answering);
+  return way;
+}
+
 std::string Text(const Way& way, const Context& context) {
   std::string out = absl::StrCat(context.Painted(way.member, Colour::kBold), "\n");
   if (!way.is_up)
@@ -93,7 +103,7 @@ absl::StatusOr<int> Detach(Context& context, const Arguments& arguments) {
   for (const MemberStatus& member : status.members()) {
     if (!wanted.empty() && member.member() != wanted && member.door_address() != wanted) continue;
     const Way way = WayBack(member, up);
-    texts.push_back(context.json() ? Json(way).dump() + "\n" : Text(way, context));
+    texts.push_back(context.json() ? Json(way).dump() + "\n" : Text(Shown(way), context));
   }
   if (texts.empty() && !wanted.empty())
     return Error(absl::StatusCode::kNotFound, "MEMBER_UNKNOWN",

@@ -1,6 +1,5 @@
 // status, engines, watch, rollback, mark, adopt, why: what the orchestrator knows and does.
 #include <ctime>
-#include <set>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -8,8 +7,6 @@
 #include "clients/cli/remedies.h"
 #include "clients/cli/status_view.h"
 #include "clients/cli/verbs.h"
-#include "lib/base/a_few.h"
-#include "lib/base/did_you_mean.h"
 #include "lib/base/error.h"
 #include "lib/fleet/selector.h"
 
@@ -22,25 +19,6 @@ constexpr int64_t kDrainTimeoutMs = 60'000;
 constexpr char kNoEngines[] =
     "no engine has attached yet; `lorry attach --engine URL` or engine-proxy --orchestrator "
     "brings one\n";
-
-// The picture of one pool, or of all. NOT_FOUND UNKNOWN_POOL where it is empty because no engine
-// and no policy names the pool.
-absl::StatusOr<StatusMessage> StatusOf(client::Client& client, const std::string& pool,
-                                       const std::string& adapter = "") {
-  LORRY_ASSIGN_OR_RETURN(StatusMessage status, client.Status(pool, adapter));
-  if (pool.empty() || status.members_size() > 0 || status.pools_size() > 0) return status;
-  LORRY_ASSIGN_OR_RETURN(const StatusMessage all, client.Status());
-  std::set<std::string> named;
-  for (const auto& member : all.members()) named.insert(member.pool());
-  for (const auto& known : all.pools()) named.insert(known.pool());
-  if (named.contains(pool)) return status;
-  const std::vector<std::string> known(named.begin(), named.end());
-  const std::string others = known.empty()
-                                 ? ", nor any other yet"
-                                 : absl::StrCat(", only ", AFew(known), DidYouMean(pool, known));
-  return Error(absl::StatusCode::kNotFound, "UNKNOWN_POOL",
-               absl::StrCat("no engine and no policy names a pool ", pool, others));
-}
 
 std::string NoneOf(const std::string& pool) {
   return pool.empty() ? kNoEngines : absl::StrCat("no engine is in pool ", pool, "\n");
@@ -72,12 +50,6 @@ absl::StatusOr<int> Status(Context& context, const Arguments& arguments) {
   const std::string adapter = arguments.Text("adapter");
   LORRY_ASSIGN_OR_RETURN(const StatusMessage status,
                          StatusOf(*client, arguments.Text("pool"), adapter));
-  if (!adapter.empty() && status.pools_size() == 0) {
-    // One that is stored may have no engine; the store knows what the name was meant to be. It
-    // need not be reached to look at engines.
-    const auto known = client->GetAdapter(adapter);
-    if (absl::IsNotFound(known.status())) return known.status();
-  }
   if (context.json()) {
     context.PrintJson(status);
   } else {

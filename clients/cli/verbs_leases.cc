@@ -88,7 +88,7 @@ absl::StatusOr<int> Release(Context& context, const Arguments& arguments) {
 absl::StatusOr<int> ListLeases(Context& context, const Arguments& arguments) {
   LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
   LORRY_ASSIGN_OR_RETURN(const StatusMessage status,
-                         client->Status(arguments.Text("pool"), arguments.At(0)));
+                         StatusOf(*client, arguments.Text("pool"), arguments.At(0)));
   Table table({"ADAPTER", "VERSION", "POOL", "HOLDER", "ENDS IN"});
   for (const pb::LeaseStatus& lease : status.leases()) {
     if (context.json()) context.PrintJson(lease);

@@ -10,6 +10,7 @@ from concurrent import futures
 import grpc
 import lorry
 import pytest
+from lorry.sync.v1 import sync_pb2
 from testing.engines import free_port
 from testing.fleet import Service
 from testing.waiting import DEADLINE_S
@@ -235,7 +236,39 @@ def test_a_watch_outlives_a_restart_of_the_orchestrator(bin_dir, orchestrator, t
         watch.wait()
 
 
+def test_leases_of_what_there_is_not(cli, orchestrator):
+    _, address = orchestrator
+    assert cli("create", "leased")[0] == 0
+    for words, reason in (["nix"], "UNKNOWN_ADAPTER"), (["--pool", "nix"], "UNKNOWN_POOL"):
+        code, _, err = cli("leases", *words, "--orchestrator", address)
+        assert code == 1 and reason in err, err
+    assert cli("leases", "leased", "--orchestrator", address)[:2] == (0, "nothing is leased\n")
+
+
+def test_what_was_there_is_not_created(cli):
+    assert cli("create", "twice")[1] == "twice is created\n"
+    assert cli("create", "twice")[:2] == (0, "twice was there already, with this policy\n")
+
+
+def test_no_verb_is_a_slip(cli):
+    for words in [], ["--json"], ["--no-colour"]:
+        assert cli(*words)[0] == 2, words
+    assert cli("--json", "--help")[0] == 0
+
+
 def test_an_engine_is_named_once(cli):
     port = free_port()
     code, _, err = cli("up", "--engine", str(port), "--engine", f"localhost:{port}")
     assert code == 2 and f":{port} and --engine=http://localhost:{port} are both engine-{port}" in err, err
+
+
+def test_a_reason_that_is_no_text_is_refused(cli):
+    code, _, err = cli("mark", "e", "dead", "--reason", b"\xff")
+    assert code == 2 and "USAGE" in err and "--reason is no UTF-8" in err, err
+
+
+def test_what_a_member_says_of_itself_obeys_no_terminal(cli):
+    member = sync_pb2.MemberStatus(member="e", door_address="http://e\x1b[2J\x9b2J")
+    with listener(sync_pb2.GetStatusResponse(members=[member]).SerializeToString()) as (address, _):
+        code, out, err = cli("detach", "--orchestrator", address)
+    assert code == 0 and "http://e\\x1b[2J\\u009b2J" in out, out + err

@@ -36,6 +36,15 @@ TEST(Table, ShowsControlCharactersAndObeysNone) {
             "a\\x1b[2Jb\\x0ac\\x7f  ✓\n");
 }
 
+// U+009B begins an escape as ESC [ does. What only looks like one, such as é, stays.
+TEST(Visible, ShowsTheControlsThatTakeTwoBytes) {
+  EXPECT_EQ(Visible("a\xc2\x9b"
+                    "2Jb\xc2\x80",
+                    "\n"),
+            "a\\u009b2Jb\\u0080");
+  EXPECT_EQ(Visible("\xc2\xa0\xc3\x9b\xc2"), "\xc2\xa0\xc3\x9b\xc2");
+}
+
 TEST(Visible, KeepsWhatItIsTold) { EXPECT_EQ(Visible("a\nb\rc", "\n"), "a\nb\\x0dc"); }
 
 TEST(Words, SayAmountsShortly) {

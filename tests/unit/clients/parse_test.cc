@@ -124,6 +124,13 @@ TEST(Parse, ValuesAreCheckedByTheirKind) {
   EXPECT_THAT(Refusal("send out --adapter x --count many"), HasSubstr("no whole number"));
   EXPECT_THAT(Refusal("send out --adapter x --wait forever"), HasSubstr("none of stored|serving"));
   EXPECT_THAT(Refusal("status --timeout soon"), HasSubstr("no duration"));
+  EXPECT_THAT(Refusal("status --timeout 9999h"), HasSubstr("a year at most"));
+}
+
+TEST(Parse, OnlyFilesMayHaveNamesThatAreNoUtf8) {
+  EXPECT_THAT(Refusal("send out --adapter a\xff"), HasSubstr("--adapter is no UTF-8"));
+  EXPECT_THAT(Refusal("send out more\xff --adapter a"), HasSubstr("MORE is no UTF-8"));
+  EXPECT_TRUE(Words("send out\xff --adapter a --tls-ca ca\xff").ok());
 }
 
 TEST(Parse, HelpNeedsNoArguments) {
