@@ -93,7 +93,7 @@ class Campaign:
         """A door that never served has nothing that a fault could cost it."""
         now = time.monotonic()
         wanted = {a: self.ledger.newest_good(a, now) for a in POLICIES}
-        until(lambda: self._recovered_at(now, wanted), "every door serves", RECOVERY_S)
+        self.ledger.served = until(lambda: self._recovered_at(now, wanted), "every door serves", RECOVERY_S)
 
     def _name(self, adapter: str) -> None:
         version = self.ledger.newest_good(adapter, time.monotonic())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -16,6 +15,16 @@ RECOVERY_S = 60.0
 # How far from an engine's death a reply may break off: the door notices it at its next look.
 AFTER_DEATH_S = 10.0
 LATEST = ("latest", "stream", "many")
+# Why a door may refuse that nobody touched. Of `latest`: it was left behind, as by an outage of the store or the orchestrator.
+LEFT_BEHIND = ("STALE_VERSION", "CATCHING_UP")
+# Behind a barrier: it waits for a door that was touched, or for the orchestrator.
+WAITS = ("HELD_TOO_LONG", "SYNC_IN_DOUBT")
+# Of what is named: engines have room for some versions only, and get a new one a moment after the store has it.
+ABSENT = ("NOT_LOADED",)
+# In a framework's step: the engine sleeps or is paused.
+ASLEEP = ("ENGINE_ASLEEP", "HELD_TOO_LONG")
+# Without an answer all of that may go on for so long, or for so many requests where these come seldom.
+SILENT_S, SILENT_MIN = RECOVERY_S, 20
 # Faults of the leader alone, which no door may notice.
 OF_THE_LEADER = ("kill orchestrator", "restart with a version meanwhile", "stop orchestrator")
 
@@ -31,10 +40,20 @@ class Judge:
 
     def __init__(self, ledger: Ledger, events: list[dict[str, Any]], in_order: frozenset[str] = frozenset()) -> None:
         self._ledger, self._events, self._in_order = ledger, events, in_order
+        # When each engine was away: from its death, or from its boot where it could not tell of that, to its next boot.
+        self._away: dict[str, list[tuple[float, float]]] = {}
+        for event in (e for e in events if e["event"] in ("died", "boot")):
+            away, at = self._away.setdefault(event["engine"], []), event["at"]
+            if event["event"] == "died":
+                away.append((at, float("inf")))
+            else:
+                died = away.pop()[0] if away and away[-1][1] == float("inf") else at
+                away.append((died, at))
 
     def all(self) -> list[Violation]:
         checks = (self._answers, self._cut_short, self._bindings, self._forgotten, self._framework_calls, self._never_falls,
-                  self._order, self._aliases, self._broken_replies, self._new_leaders, self._publishes, self._engines, self._recoveries)
+                  self._order, self._aliases, self._broken_replies, self._refusals, self._silences, self._new_leaders, self._publishes,
+                  self._engines, self._recoveries)
         found = list(self._ledger.violations)
         for check in checks:
             found += check()
@@ -105,7 +124,7 @@ class Judge:
         return any(h.door == door and h.began <= by and since <= h.ended for h in list(self._ledger.holds))
 
     def _died(self, door: str, since: float, by: float) -> bool:
-        return any(e["engine"] == door and e["event"] in ("died", "boot") and since <= e["at"] <= by for e in self._events)
+        return any(died <= by and since <= booted for died, booted in self._away.get(door, ()))
 
     def _never_falls(self) -> Iterable[Violation]:
         """Of one door, `latest` goes forward: in epoch always, in version but where an operator went back."""
@@ -195,19 +214,36 @@ class Judge:
 
     def _broken_replies(self) -> Iterable[Violation]:
         """No reply breaks off at a door whose proxy and engine nobody touched; and none stays out anywhere."""
-        deaths: dict[str, list[float]] = {}
-        for event in self._events:
-            if event["event"] in ("died", "boot"):
-                deaths.setdefault(event["engine"], []).append(event["at"])
         for reply in (r for r in list(self._ledger.replies) if r.status == 0 and r.received):
-            near = deaths.get(reply.door, [])
-            index = bisect.bisect_left(near, reply.sent - AFTER_DEATH_S)
-            died = index < len(near) and near[index] <= reply.received + AFTER_DEATH_S
-            touched = any(reply.door in f.touches and f.struck <= reply.received and reply.sent <= (f.recovered or reply.sent)
-                          for f in self._ledger.faults)
             hung = reply.reason.startswith(TimeoutError.__name__)  # for longer than anything was broken
-            if hung or (not died and not touched):
+            if hung or not self._broken(reply):
                 yield Violation(reply.received, f"{reply.door} broke off {reply.asked}: {reply.reason}")
+
+    def _refusals(self) -> Iterable[Violation]:
+        """A door whose proxy and engine nobody touched refuses for reasons that it may have then, and for no others."""
+        for reply in (r for r in self._asked() if r.status not in (0, 200)):
+            may = LEFT_BEHIND if reply.kind in LATEST else ABSENT
+            may += WAITS if reply.adapter in self._in_order else ()
+            may += ASLEEP if self._held(reply.door, reply.sent - AFTER_DEATH_S, reply.received) else ()
+            if reply.reason not in may and not self._broken(reply):
+                yield Violation(reply.received, f"{reply.door} refused {reply.asked} ({reply.kind}): {reply.status} {reply.reason}")
+
+    def _silences(self) -> Iterable[Violation]:
+        """Whatever may be refused for a while, each way to ask is answered again."""
+        refused: dict[tuple[str, str, str], list[float]] = {}
+        for reply in sorted(self._asked(), key=lambda r: r.received):
+            since = refused.setdefault((reply.door, reply.adapter, reply.kind), [])
+            if reply.status == 200:
+                since.clear()
+                continue
+            # What is asked of a door that is broken meanwhile, or whose engine sleeps, proves nothing.
+            if self._broken(reply) or self._held(reply.door, reply.sent - AFTER_DEATH_S, reply.received):
+                continue
+            since.append(reply.received)
+            if len(since) >= SILENT_MIN and reply.received - since[0] > SILENT_S:
+                since.clear()
+                yield Violation(reply.received, f"{reply.door} answered no {reply.kind} of {reply.adapter} for {SILENT_S:.0f} s: "
+                                                f"{reply.status} {reply.reason}")
 
     def _new_leaders(self) -> Iterable[Violation]:
         """A leader that is restarted, or stood still, closes no door: what allows no lag is not decided before all can have it."""
@@ -230,6 +266,16 @@ class Judge:
         return calm and not wrong
 
     # --- Shared ---
+
+    def _broken(self, reply: Reply) -> bool:
+        """Whether its door's proxy or engine was touched, or the engine ended, around that time."""
+        died = self._died(reply.door, reply.sent - AFTER_DEATH_S, reply.received + AFTER_DEATH_S)
+        return died or any(reply.door in f.touches and f.struck <= reply.received and reply.sent <= (f.recovered or reply.sent)
+                           for f in self._ledger.faults)
+
+    def _asked(self) -> list[Reply]:
+        """By names of Lorry's, once every door had served."""
+        return [r for r in list(self._ledger.replies) if r.kind != "bound" and r.sent >= self._ledger.served]
 
     def _good(self) -> list[Reply]:
         """Those that say whose bytes answered."""

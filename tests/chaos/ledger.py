@@ -127,6 +127,7 @@ class Rollback:
 class Ledger:
     def __init__(self) -> None:
         self.began = time.monotonic()
+        self.served = 0.0  # when every door had served each adapter for the first time
         self.published: dict[tuple[str, Version], Published] = {}
         self.replies: list[Reply] = []
         self.faults: list[Fault] = []

@@ -205,6 +205,66 @@ def test_what_retention_may_delete_is_not_lost():
     assert lost(acknowledged, {(1, 2), (2, 1), (2, 2)}, 3) == [(1, 3)]
 
 
+REFUSALS = [
+    ("latest", "policy", 500, ""), ("many", "policy", 400, "N_UNSUPPORTED_ON_SGLANG"), ("stream", "policy", 404, "UNKNOWN_ADAPTER"),
+    ("explicit", "policy@2", 404, "UNKNOWN_ADAPTER"), ("alias", "policy@eval", 503, "CATCHING_UP"), ("latest", "policy", 503, "ENGINE_ASLEEP"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "asked", "status", "reason"), REFUSALS)
+def test_a_refusal_at_a_door_that_nobody_touched_is_seen(story, kind, asked, status, reason):
+    story.ledger.replies.append(Reply(DOOR, kind, ADAPTER, asked, 50, 50.1, status, reason))
+    assert story.found() == [f"{DOOR} refused {asked} ({kind}): {status} {reason}"]
+    story.ledger.faults.append(Fault("kill engine", frozenset([DOOR]), 49, 52, 53))
+    assert story.found() == []
+
+
+def test_an_engine_is_away_from_its_death_to_its_next_boot(story):
+    story.ledger.replies.append(Reply(DOOR, "latest", ADAPTER, ADAPTER, 50, 50.1, 503, "ENGINE_UNREACHABLE"))
+    story.events.append({"at": 20.0, "engine": DOOR, "event": "died", "name": "", "digest": "", "why": "asked to"})
+    assert story.found() == []
+    story.events.append({"at": 39.0, "engine": DOOR, "event": "boot"})
+    assert len(story.found()) == 1
+    story.events[-1]["at"] = 41.0
+    assert story.found() == [], "the door looks for it again at its next look"
+
+
+def test_what_a_door_may_say_that_nobody_touched(story):
+    for kind, reason in (("latest", "STALE_VERSION"), ("many", "CATCHING_UP"), ("explicit", "NOT_LOADED"), ("alias", "NOT_LOADED")):
+        story.ledger.replies.append(Reply(DOOR, kind, ADAPTER, ADAPTER, 50, 50.1, 409, reason))
+    assert story.found() == []
+    story.ledger.replies.append(Reply(DOOR, "latest", ADAPTER, ADAPTER, 50, 50.1, 503, "ENGINE_ASLEEP"))
+    story.ledger.holds.append(Hold(DOOR, 49, 49.5))
+    assert story.found() == [], "its framework may be waking it still"
+
+
+def test_doors_that_wait_for_each_other_may_say_so_and_others_not(story):
+    story.ledger.replies.append(Reply(DOOR, "latest", ADAPTER, ADAPTER, 50, 50.1, 503, "SYNC_IN_DOUBT"))
+    assert len(story.found()) == 1
+    story.in_order = frozenset({ADAPTER})
+    assert story.found() == []
+
+
+def test_a_refusal_before_every_door_had_served_is_none(story):
+    story.ledger.replies.append(Reply(DOOR, "latest", ADAPTER, ADAPTER, 50, 50.1, 409, "NOT_LOADED"))
+    assert len(story.found()) == 1
+    story.ledger.served = 51
+    assert story.found() == []
+
+
+def test_a_way_to_ask_that_is_never_answered_again_is_seen(story):
+    for at in range(50, 170, 2):
+        story.answer(at, 3)
+        story.ledger.replies.append(Reply(DOOR, "explicit", ADAPTER, f"{ADAPTER}@3", at, at + 0.1, 409, "NOT_LOADED"))
+    assert story.found() == [f"{DOOR} answered no explicit of {ADAPTER} for 60 s: 409 NOT_LOADED"]
+    story.ledger.faults.append(Fault("stop engine", frozenset([DOOR]), 60, 160, 165))
+    assert story.found() == [], "what was broken proves nothing"
+    story.ledger.faults.clear()
+    story.answer(100, 3, kind="explicit", asked=f"{ADAPTER}@3")
+    story.answer(160, 3, kind="explicit", asked=f"{ADAPTER}@3")
+    assert story.found() == []
+
+
 @pytest.fixture
 def bound(story):
     """A framework has bound `lora` to the first bytes at 40, to the second at 50."""
