@@ -176,6 +176,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the faults; drawn, and printed, where it is not given")
     parser.add_argument("--engines", type=int, default=4, help="half SGLang, half vLLM (4)")
     parser.add_argument("--only", action="append", default=[], help="strike with these alone (strikes.py), for example kill_store")
+    parser.add_argument("--busy", action="store_true", help="judge no refusals: the machine has other work, which may be why")
     parser.add_argument("--keep", action="store_true", help="leave logs and records where they are, and say where")
     return parser.parse_args()
 
@@ -198,7 +199,7 @@ def main() -> int:
                    proxy_flags={"bindings-root": root}) as world:
             campaign = Campaign(world, folder, seed, args.only)
             campaign.run(args.seconds)
-            violations = Judge(campaign.ledger, world.faults.events(), IN_ORDER).all()
+            violations = Judge(campaign.ledger, world.faults.events(), IN_ORDER, args.busy).all()
         print_report(campaign.ledger, violations, seed, args.seconds)
         campaign.ledger.dump(folder / "ledger.jsonl")
         failed = bool(violations)

@@ -36,10 +36,10 @@ def lost(acknowledged: Iterable[Version], stored: set[Version], keep: int) -> li
 
 class Judge:
     """`events`: what the engines wrote down (testing.faults.Faults.events), each with its engine's name.
-    `in_order`: adapters whose doors change together."""
+    `in_order`: adapters whose doors change together. `busy`: the machine has other work, and a door may refuse for that alone."""
 
-    def __init__(self, ledger: Ledger, events: list[dict[str, Any]], in_order: frozenset[str] = frozenset()) -> None:
-        self._ledger, self._events, self._in_order = ledger, events, in_order
+    def __init__(self, ledger: Ledger, events: list[dict[str, Any]], in_order: frozenset[str] = frozenset(), busy: bool = False) -> None:
+        self._ledger, self._events, self._in_order, self._busy = ledger, events, in_order, busy
         # When each engine was away: from its death, or from its boot where it could not tell of that, to its next boot.
         self._away: dict[str, list[tuple[float, float]]] = {}
         for event in (e for e in events if e["event"] in ("died", "boot")):
@@ -52,10 +52,9 @@ class Judge:
 
     def all(self) -> list[Violation]:
         checks = (self._answers, self._cut_short, self._bindings, self._forgotten, self._framework_calls, self._never_falls,
-                  self._order, self._aliases, self._broken_replies, self._refusals, self._silences, self._new_leaders, self._publishes,
-                  self._engines, self._recoveries)
+                  self._order, self._aliases, self._broken_replies, self._new_leaders, self._publishes, self._engines, self._recoveries)
         found = list(self._ledger.violations)
-        for check in checks:
+        for check in checks + (() if self._busy else (self._refusals, self._silences)):
             found += check()
         return sorted(found, key=lambda v: v.at)
 
