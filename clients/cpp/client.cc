@@ -349,14 +349,14 @@ absl::Status Client::Watch(const std::string& pool, const WatchFn& on_status,
   if (stubs_->sync == nullptr) return stubs_->NoOrchestrator();
   lorry::sync::v1::WatchRequest request;
   request.set_pool(pool);
-  std::optional<Tick> ends_at = 0;  // of the patience; none: somebody is there
+  Tick ends_at = 0;  // of the patience, which begins when somebody was there and is away
   while (true) {
     grpc::ClientContext context;  // a watch lasts as long as its reader wants it to
     const auto reader = stubs_->Sync()->Watch(&context, request);
     lorry::sync::v1::WatchResponse response;
-    bool enough = false;
+    bool was_there = false, enough = false;
     while (reader->Read(&response)) {
-      ends_at.reset();
+      was_there = true;
       if (enough || on_status(response.status())) continue;
       enough = true;
       context.TryCancel();
@@ -364,11 +364,11 @@ absl::Status Client::Watch(const std::string& pool, const WatchFn& on_status,
     const absl::Status ended = Annotate(rpc::FromGrpc(reader->Finish()), stubs_->sync_name);
     if (enough) return absl::OkStatus();
     if (!absl::IsUnavailable(ended)) return ended;
-    if (!ends_at.has_value()) {
+    if (was_there) {
       ends_at = SteadyClock().Now() + options_.call_timeout_ms;
       if (on_away) on_away(ended);
     }
-    if (SteadyClock().Now() + kRedialMs >= *ends_at) return ended;
+    if (SteadyClock().Now() + kRedialMs >= ends_at) return ended;
     stubs_->Pause(*stubs_->sync);
   }
 }
