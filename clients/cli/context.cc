@@ -250,7 +250,7 @@ absl::StatusOr<lorry::sync::v1::GetStatusResponse> StatusOf(client::Client& clie
                    absl::StrCat("no engine and no policy names a pool ", pool, others));
     }
   }
-  if (!adapter.empty() && status.pools_size() == 0) {
+  if (!adapter.empty() && status.pools_size() == 0 && status.leases_size() == 0) {
     // One that is stored may have no engine; the store knows what the name was meant to be. It
     // need not be reached to look at engines.
     const auto known = client.GetAdapter(adapter);

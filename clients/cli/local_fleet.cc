@@ -281,10 +281,12 @@ absl::Status LocalFleet::FollowTheirToken() {
 }
 
 // Services that are shown neither a token nor a certificate take everybody for an operator, and so
-// do the doors that are attached to them: nobody would have a token to show.
+// do the doors that are attached to them: nobody would have a token to show. A token's file may be
+// empty for a moment, as it is replaced.
 bool LocalFleet::AsksForToken() const {
-  return !options_.services.has_value() || !their_token_.empty() ||
-         !options_.services->tls.cert.empty();
+  if (!options_.services.has_value()) return true;
+  const client::ConnectOptions& theirs = *options_.services;
+  return !theirs.token.empty() || !theirs.token_file.empty() || !theirs.tls.cert.empty();
 }
 
 client::ConnectOptions LocalFleet::Services() const {

@@ -15,8 +15,8 @@ using lorry::sync::v1::MemberStatus;
 
 // What is to be known of one member.
 struct Way {
-  std::string member, door,
-      engine;          // engine: its URL, or $ENGINE where this command cannot know it
+  std::string member, pool, door;
+  std::string engine;  // its URL, or $ENGINE where this command cannot know it
   bool is_up = false;  // `lorry up` on this machine runs its proxy
   std::string unload_path;
   std::map<std::string, std::string>
@@ -29,6 +29,7 @@ Way WayBack(const MemberStatus& status, const std::map<std::string, std::string>
   const auto& observed = status.observed();
   const bool is_vllm = observed.limits().kind() == lorry::sync::v1::ENGINE_KIND_VLLM;
   Way way{.member = status.member(),
+          .pool = status.pool(),
           .door = status.door_address(),
           .engine = known == up.end() ? "$ENGINE" : known->second,
           .is_up = known != up.end(),
@@ -43,7 +44,8 @@ Way WayBack(const MemberStatus& status, const std::map<std::string, std::string>
 
 // As a terminal may be shown it: every field comes from a member.
 Way Shown(Way way) {
-  for (std::string* field : {&way.member, &way.door, &way.engine}) *field = Visible(*field);
+  for (std::string* field : {&way.member, &way.pool, &way.door, &way.engine})
+    *field = Visible(*field);
   for (std::string& name : way.loaded) name = Visible(name);
   std::map<std::string, std::string> answering;
   for (const auto& [adapter, name] : way.answering) answering[Visible(adapter)] = Visible(name);
@@ -59,7 +61,7 @@ std::string Text(const Way& way, const Context& context) {
   // they ask for away before step 3 has ended that.
   out += "  1. stop publishing, or take a lease and ask `lorry detach` again for the names\n";
   for (const auto& [adapter, name] : way.answering)
-    absl::StrAppend(&out, "       lorry lease ", adapter, " --ttl 1h\n");
+    absl::StrAppend(&out, "       lorry lease ", adapter, " --pool ", way.pool, " --ttl 1h\n");
   absl::StrAppend(&out, "  2. send clients to ", way.engine, " instead of ", way.door);
   out += way.answering.empty() ? "\n" : ", and have them ask by the engine's names:\n";
   for (const auto& [adapter, name] : way.answering)

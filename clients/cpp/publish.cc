@@ -9,6 +9,7 @@
 #include <fstream>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "clients/cpp/client.h"
 #include "clients/cpp/peft_directory.h"
@@ -91,6 +92,10 @@ absl::Status WriteText(const std::filesystem::path& path, const std::string& tex
 absl::Status PutInPlace(const std::filesystem::path& target, transfer::ImageFile& image,
                         const std::string& config) {
   const std::filesystem::path part = target / absl::StrCat(".", kConfigFile, ".part");
+  const absl::Cleanup remove = [&part] {
+    std::error_code ignored;
+    std::filesystem::remove(part, ignored);  // nothing, once it has its name
+  };
   LORRY_RETURN_IF_ERROR(WriteText(part, config));
   LORRY_RETURN_IF_ERROR(SyncPath(part));
   LORRY_RETURN_IF_ERROR(image.Sync());
@@ -101,8 +106,6 @@ absl::Status PutInPlace(const std::filesystem::path& target, transfer::ImageFile
   std::filesystem::remove(target / kImageFile, error);
   if (!error) std::filesystem::rename(part, target / kConfigFile, error);
   if (error) {
-    std::error_code ignored;
-    std::filesystem::remove(part, ignored);
     return Error(absl::StatusCode::kInvalidArgument, "DIRECTORY_INVALID",
                  absl::StrCat(target.string(), " cannot be written: ", error.message()));
   }

@@ -176,8 +176,13 @@ absl::Status Access::Reload() {
   seen_stamp_ = stamp;
   const bool settled =
       std::chrono::milliseconds(now - seen_at_) > kWritingPause || IsOld(tokens_file_);
-  LORRY_ASSIGN_OR_RETURN(callers_,
+  LORRY_ASSIGN_OR_RETURN(auto callers,
                          ReadTokens(tokens_file_, /*again=*/tokens_stamp_.exists(), settled));
+  if (tokens_stamp_.exists() && StampOf(tokens_file_) != stamp) {
+    return Error(absl::StatusCode::kInvalidArgument, "",
+                 absl::StrCat(tokens_file_, ": was written while it was read"));
+  }
+  callers_ = std::move(callers);
   tokens_stamp_ = stamp;
   for (const auto& [hash, caller] : callers_) {
     if (caller.name != NameOfUnnamed(hash) || !caller.roles.Has(Role::kPublisher)) continue;

@@ -45,7 +45,8 @@ class Judge:
         for event in (e for e in events if e["event"] in ("died", "boot")):
             away, at = self._away.setdefault(event["engine"], []), event["at"]
             if event["event"] == "died":
-                away.append((at, float("inf")))
+                if not away or away[-1][1] != float("inf"):  # one death is told once, or twice
+                    away.append((at, float("inf")))
             else:
                 died = away.pop()[0] if away and away[-1][1] == float("inf") else at
                 away.append((died, at))
@@ -237,6 +238,7 @@ class Judge:
                 continue
             # What is asked of a door that is broken meanwhile, or whose engine sleeps, proves nothing.
             if self._broken(reply) or self._held(reply.door, reply.sent - AFTER_DEATH_S, reply.received):
+                since.clear()
                 continue
             since.append(reply.received)
             if len(since) >= SILENT_MIN and reply.received - since[0] > SILENT_S:

@@ -428,7 +428,7 @@ def test_detach_says_how_to_go_back(pair, program, make_adapter, monkeypatch, tm
             assert other["member"] not in text and f"send clients to {first.url} instead of {mine['door']}" in text
             assert "Ctrl-C of `lorry attach`" in lorry_says("detach", other["door"]).stdout
             everything = lorry_says("detach").stdout
-            assert everything.count("  1. stop publishing, or take a lease") == everything.count("       lorry lease policy --ttl 1h\n") == 2
+            assert everything.count("  1. stop publishing, or take a lease") == everything.count("       lorry lease policy --pool rollout --ttl 1h\n") == 2
             assert everything.count("lorry drain ") == 2
             for member in mine["member"], other["member"]:
                 drained = lorry_says("drain", member)

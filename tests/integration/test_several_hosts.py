@@ -28,7 +28,8 @@ def commands(bin_dir, tiny, tmp_path):
     (section,) = re.findall(r"\n## Several hosts without Kubernetes\n(.*?)\n## ", page, re.DOTALL)
     with engines.running(engines.fake("vllm", tiny / "model", log_dir=tmp_path)) as (engine,):
         ports = {port: free_port() for port in sorted(set(re.findall(r":(74\d\d)\b", section)))}
-        here = {"deploy/make-tokens": f"{ROOT}/deploy/make-tokens", "/etc/lorry": f"{tmp_path}/lorry.d", "/var/lib/lorry": f"{tmp_path}/data",
+        here = {"engine-host-30000": f"engine-host-{engine.port}", "deploy/make-tokens": f"{ROOT}/deploy/make-tokens",
+                "/etc/lorry": f"{tmp_path}/lorry.d", "/var/lib/lorry": f"{tmp_path}/data",
                 re.search(r"--engine=(\S+)", section)[1]: engine.url, "DNS:store-host,DNS:engine-host": "DNS:localhost", "=store-host": "=localhost",
                 "=engine-host ": "=localhost ", **{f":{port}": f":{free}" for port, free in ports.items()}}
         for named, mine in here.items():
@@ -50,7 +51,8 @@ def running(command, folder, environment):
 
 def test_a_fleet_on_several_hosts_is_started_as_the_page_says(commands, bin_dir, make_adapter, tmp_path):
     make, *programs, find = commands
-    folder = pathlib.Path(f"/dev/shm/lorry-{os.geteuid()}/engine-host-30000")  # which the page leaves to the proxy
+    (member,) = re.findall(r"--member=(\S+)", programs[-1])
+    folder = pathlib.Path(f"/dev/shm/lorry-{os.geteuid()}/{member}")  # which the page leaves to the proxy
     assert [command.split()[0] for command in programs] == ["adapter-store", "sync-orchestrator", "engine-proxy"]
     environment = os.environ | {"PATH": f"{bin_dir}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT / "clients" / "python" / "src")}
     subprocess.run(["sh", "-ec", make], cwd=tmp_path, env=environment, check=True, capture_output=True)
@@ -67,5 +69,5 @@ def test_a_fleet_on_several_hosts_is_started_as_the_page_says(commands, bin_dir,
         assert published.returncode == 0 and published.stdout.endswith("\n1\n"), published
         (door,) = re.findall(r"http://localhost:\d+", found("lorry engines").stdout)
         assert DoorClient("vllm", door).ask("policy").version == 1
-        operator = found("LORRY_TOKEN_FILE=lorry.d/operator lorry drain engine-host-30000")
+        operator = found(f"LORRY_TOKEN_FILE=lorry.d/operator lorry drain {member}")
         assert operator.returncode == 0, operator

@@ -142,8 +142,11 @@ void WantHistory(Core& core, const AdapterInfo& info, const Pool& pool, const Me
         row != nullptr && row->mode != fleet::RowMode::kClosed &&
         row->target == core.NameOf(history[i].version, member.observed->limits.kind);
     const Need need = lag == 0 || &history[i] == serves ? Need::kServed : Need::kMay;
-    // What the store deleted while the window was smaller comes back into it, and from nowhere.
-    const bool is_there = !core.store_known || core.versions.contains(history[i].version.key);
+    // What the store deleted while the window was smaller comes back into it, and from nowhere. What
+    // is loaded yet of a store that was lost may stay.
+    const VersionInfo& version = history[i].version;
+    const bool is_there = !core.store_known || core.versions.contains(version.key) ||
+                          IsLoaded(member, core.NameOf(version, member.observed->limits.kind));
     if ((in_window && is_there) || served || need != Need::kMay) {
       wanted.Want(info.policy, pool, history[i].version, need, static_cast<uint32_t>(i));
     }

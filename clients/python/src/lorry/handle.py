@@ -196,7 +196,7 @@ class PublishHandle:
                     raise failure from None
                 if failure.code == "UNAVAILABLE" and not failure.reason:
                     self._connection.check_tls()
-                if time.monotonic() - self._heard_at > PUBLISH_BUDGET_S:
+                if give_up_at is None and time.monotonic() - self._heard_at > PUBLISH_BUDGET_S:
                     raise errors.of(f"{self} is stored, and the orchestrator has not answered for {PUBLISH_BUDGET_S:.0f} s, so that nobody knows "
                                     f"whether it is served: {failure.message}", failure.reason, failure.code) from None
                 self.status = Status("UNKNOWN", failure.reason, failure.message)

@@ -122,6 +122,20 @@ TEST(Documents, WhatIsServedMustStayWhereItIsNotTheNewest) {
   EXPECT_TRUE(fleet.WantedOn("e4", 1)->must);
 }
 
+// As after the store was lost: nobody could bring it back.
+TEST(Documents, WhatIsLoadedInTheWindowStaysThoughTheStoreHasItNoMore) {
+  Fleet fleet;
+  fleet.Policy({.keep = {fleet::KeepRule::Kind::kCount, 3}});
+  fleet.Join("e1");
+  const VersionKey first = fleet.Publish(1);
+  for (int round = 0; round < 3; ++round) fleet.Obey("e1");
+  fleet.Publish(2);
+  for (int round = 0; round < 3; ++round) fleet.Obey("e1");
+  ASSERT_EQ(fleet.Committed(), 2u);
+  fleet.Delete(first);
+  EXPECT_TRUE(fleet.Wants("e1", 1));
+}
+
 // An engine that cannot fetch it would be excluded for that.
 TEST(Documents, AWindowThatGrowsBringsNothingBackThatTheStoreHasDeleted) {
   Fleet fleet;
