@@ -156,6 +156,18 @@ def test_an_attached_door_follows_the_token_of_its_fleet(pair, program, monkeypa
         end(fleet)
 
 
+def test_a_token_file_that_is_empty_for_a_moment_opens_no_door(pair, program, bin_dir, tmp_path):
+    """It may be just replaced, and a proxy keeps for life whether it asks for a token."""
+    (tmp_path / "token").touch()
+    with (services.Fleet(bin_dir, tmp_path, {}) as fleet,
+          lorry.attach(pair["vllm"].url, program=program, token_file=tmp_path / "token", **fleet.addresses()) as attached):
+        with lorry.Admin(**fleet.addresses()) as admin:
+            until(lambda: [m["state"] for m in admin.status().get("members", [])] == ["READY"], "it is attached", DEADLINE_S)
+        done = subprocess.run([program, "drain", f"engine-{pair['vllm'].port}"], env=os.environ | attached.environment() | {"LORRY_TOKEN_FILE": ""},
+                              capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        assert done.returncode != 0 and "UNAUTHENTICATED" in done.stderr, done
+
+
 def test_a_door_of_services_that_ask_for_no_token_asks_for_none(pair, program, bin_dir, tmp_path):
     """Nobody would have one to show it."""
     with services.Fleet(bin_dir, tmp_path, {}) as fleet, lorry.attach(pair["vllm"].url, program=program, **fleet.addresses()) as attached:
