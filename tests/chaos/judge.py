@@ -115,9 +115,7 @@ class Judge:
         """Where nothing was broken from a step's beginning on, each of its calls is carried out."""
         for call in (c for c in list(self._ledger.calls) if c.status != 200 and c.step_began):
             since = call.step_began - AFTER_DEATH_S
-            struck = any(call.door in f.touches and f.struck <= call.received and since <= (f.recovered or since)
-                         for f in self._ledger.faults)
-            if not struck and not self._died(call.door, since, call.received):
+            if not self._touched(call.door, since, call.received) and not self._died(call.door, since, call.received):
                 yield Violation(call.received, f"{call.door} refused a framework's {call.verb}: {call.status} {call.detail}")
 
     def _held(self, door: str, since: float, by: float) -> bool:
@@ -271,8 +269,10 @@ class Judge:
     def _broken(self, reply: Reply) -> bool:
         """Whether its door's proxy or engine was touched, or the engine ended, around that time."""
         died = self._died(reply.door, reply.sent - AFTER_DEATH_S, reply.received + AFTER_DEATH_S)
-        return died or any(reply.door in f.touches and f.struck <= reply.received and reply.sent <= (f.recovered or reply.sent)
-                           for f in self._ledger.faults)
+        return died or self._touched(reply.door, reply.sent, reply.received)
+
+    def _touched(self, door: str, since: float, by: float) -> bool:
+        return any(door in f.touches and f.struck <= by and since <= (f.recovered or since) for f in self._ledger.faults)
 
     def _asked(self) -> list[Reply]:
         """By names of Lorry's, once every door had served."""
