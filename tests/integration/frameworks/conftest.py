@@ -1,4 +1,4 @@
-"""What tests of frameworks ask for that need nothing more than one fake vLLM behind a door."""
+"""What tests of frameworks ask for that need nothing more than fake engines behind doors."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from testing.world import World
 
 
 @pytest.fixture(scope="module")
-def world(bin_dir, tiny, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("fleet")
-    engine = engines.fake("vllm", tiny / "model", log_dir=folder, args=SLOT_ARGS["vllm"])
-    with World(bin_dir, folder, engine) as made:
+def world(request, bin_dir, tiny, tmp_path_factory):
+    """A door before one fake of each kind in the module's ENGINES, by default a vLLM."""
+    folder, kinds = tmp_path_factory.mktemp("fleet"), getattr(request.module, "ENGINES", ("vllm",))
+    with World(bin_dir, folder, *(engines.fake(kind, tiny / "model", log_dir=folder, args=SLOT_ARGS[kind]) for kind in kinds)) as made:
         yield made

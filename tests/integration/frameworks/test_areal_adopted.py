@@ -11,10 +11,9 @@ import sys
 import time
 
 import pytest
-from testing import engines, foreign
-from testing.engines import KINDS, ROOT, SLOT_ARGS
+from testing import foreign
+from testing.engines import KINDS, ROOT
 from testing.waiting import until
-from testing.world import World
 
 sys.path.append(str(ROOT / "tests" / "fakes"))
 from engine_core import expected_tokens  # noqa: E402
@@ -26,20 +25,13 @@ from areal.api.io_struct import ModelRequest, WeightUpdateMeta  # noqa: E402
 from areal.utils import names  # noqa: E402
 from lorry import areal as adopted  # noqa: E402
 
+ENGINES = KINDS
 EXAMPLE = ROOT / "examples" / "frameworks" / "use_areal.py"
 KEEP = 4
 UPDATE_S = 120.0
 UNLOAD_S = 20.0
 LONG = 200  # tokens, a tenth of a second each: longer than an update takes
 PROMPT = [5, 17, 101, 33]
-
-
-@pytest.fixture(scope="module")
-def world(bin_dir, tiny, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("fleet")
-    pair = [engines.fake(kind, tiny / "model", log_dir=folder, args=SLOT_ARGS[kind]) for kind in KINDS]
-    with World(bin_dir, folder, *pair) as made:
-        yield made
 
 
 @pytest.fixture(autouse=True)

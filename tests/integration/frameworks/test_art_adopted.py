@@ -9,20 +9,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import runpy
-import sys
 import threading
 import types
 
 import pytest
 from lorry.art import keep_policy
 from lorry.errors import LorryError
-from testing import engines, foreign
-from testing.engines import KINDS, ROOT, SLOT_ARGS
+from testing import foreign
+from testing.engines import KINDS, ROOT
 from testing.waiting import DEADLINE_S, until
-from testing.world import World
 
 foreign.add_frameworks()
 
+ENGINES = KINDS
 EXAMPLE = ROOT / "examples" / "frameworks" / "use_art.py"
 ADAPTER = "art-policy"
 OFF_POLICY = 2
@@ -55,14 +54,6 @@ class Backend(LocalBackend):
 
     def _model_storage_key(self, model):
         return model.name
-
-
-@pytest.fixture(scope="module")
-def world(bin_dir, tiny, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("fleet")
-    pair = [engines.fake(kind, tiny / "model", log_dir=folder, args=SLOT_ARGS[kind]) for kind in KINDS]
-    with World(bin_dir, folder, *pair) as made:
-        yield made
 
 
 @pytest.fixture

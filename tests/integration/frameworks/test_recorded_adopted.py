@@ -21,23 +21,14 @@ import torch
 from lorry import PublishHandle, miles
 from lorry.astraflow import adopt
 from safetensors.torch import load_file
-from testing import engines
-from testing.engines import ROOT, SLOT_ARGS, http_json
+from testing.engines import ROOT, http_json
 from testing.waiting import DEADLINE_S, until
-from testing.world import World
 
 sys.path.append(str(ROOT / "tests" / "fakes"))
 from engine_core import expected_tokens  # noqa: E402
 
 EXAMPLES = ROOT / "examples" / "frameworks"
-
-
-@pytest.fixture(scope="module")
-def world(bin_dir, tiny, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("fleet")
-    engine = engines.fake("sglang", tiny / "model", log_dir=folder, args=SLOT_ARGS["sglang"])
-    with World(bin_dir, folder, engine) as made:
-        yield made
+ENGINES = ("sglang",)
 
 
 @pytest.fixture(autouse=True)
