@@ -53,19 +53,32 @@ class BusyStore final : public store::v1::StoreService::Service {
   std::unique_ptr<grpc::Server> server_;
 };
 
-// Has every byte already, and says so of each: another rank's commit has begun.
-class CompleteStore final : public store::v1::StoreService::Service,
-                            public transfer::v1::TransferService::Service {
+// A store with the service that bytes come and go by.
+class TransferringStore : public store::v1::StoreService::Service,
+                          public transfer::v1::TransferService::Service {
  public:
-  CompleteStore() {
+  TransferringStore() {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(static_cast<store::v1::StoreService::Service*>(this));
     builder.RegisterService(static_cast<transfer::v1::TransferService::Service*>(this));
     server_ = builder.BuildAndStart();
   }
-  ~CompleteStore() override { server_->Shutdown(); }
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+
+ protected:
+  // Called by whoever answers the calls, before it ends: they come until then.
+  void Shutdown() { server_->Shutdown(); }
+
+ private:
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+// Has every byte already, and says so of each: another rank's commit has begun.
+class CompleteStore final : public TransferringStore {
+ public:
+  ~CompleteStore() override { Shutdown(); }
 
   grpc::Status BeginUpload(grpc::ServerContext*, const store::v1::BeginUploadRequest* request,
                            store::v1::BeginUploadResponse* response) override {
@@ -84,25 +97,12 @@ class CompleteStore final : public store::v1::StoreService::Service,
   grpc::Status Put(grpc::ServerContext*, Stream*) override {
     return rpc::ToGrpc(Error(absl::StatusCode::kFailedPrecondition, "UPLOAD_COMPLETE", "commit"));
   }
-
- private:
-  int port_ = 0;
-  std::unique_ptr<grpc::Server> server_;
 };
 
 // Has one version of an image of a few bytes, and of whatever number is asked for but 99.
-class OneVersionStore final : public store::v1::StoreService::Service,
-                              public transfer::v1::TransferService::Service {
+class OneVersionStore final : public TransferringStore {
  public:
-  OneVersionStore() {
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
-    builder.RegisterService(static_cast<store::v1::StoreService::Service*>(this));
-    builder.RegisterService(static_cast<transfer::v1::TransferService::Service*>(this));
-    server_ = builder.BuildAndStart();
-  }
-  ~OneVersionStore() override { server_->Shutdown(); }
-  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+  ~OneVersionStore() override { Shutdown(); }
 
   grpc::Status OpenFetch(grpc::ServerContext*, const store::v1::OpenFetchRequest* request,
                          store::v1::OpenFetchResponse* response) override {
@@ -135,10 +135,6 @@ class OneVersionStore final : public store::v1::StoreService::Service,
   static inline const std::string kImage = "the bytes of new weights";
   static constexpr char kConfig[] =
       R"({"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"]})";
-
- private:
-  int port_ = 0;
-  std::unique_ptr<grpc::Server> server_;
 };
 
 std::string TextOf(const std::filesystem::path& path) {

@@ -11,6 +11,7 @@
 
 #include "lib/base/error.h"
 #include "services/engine_proxy/engines/engines.h"
+#include "tests/unit/engine_proxy/engines/answered.h"
 #include "tests/unit/engine_proxy/engines/fake_process.h"
 
 namespace lorry::engines {
@@ -80,11 +81,7 @@ class Blocking {
  private:
   template <typename T, typename Call>
   T Wait(Call call) {
-    std::optional<T> answer;
-    call([&](T value) { answer = std::move(value); });
-    io_.restart();
-    while (!answer) io_.run_one();
-    return *std::move(answer);
+    return Answered<T>(io_, std::move(call));
   }
 
   std::unique_ptr<Engine> engine_;
@@ -93,12 +90,9 @@ class Blocking {
 
 absl::StatusOr<std::unique_ptr<Engine>> Detect(boost::asio::io_context& io,
                                                const std::string& url) {
-  std::optional<absl::StatusOr<std::unique_ptr<Engine>>> found;
-  DetectEngine(io, {.url = url, .api_key = "", .admin_key = ""}, kLong,
-               [&](auto engine) { found = std::move(engine); });
-  io.restart();
-  while (!found) io.run_one();
-  return *std::move(found);
+  return Answered<absl::StatusOr<std::unique_ptr<Engine>>>(io, [&](auto done) {
+    DetectEngine(io, {.url = url, .api_key = "", .admin_key = ""}, kLong, done);
+  });
 }
 
 class DriverTest : public testing::TestWithParam<const char*> {

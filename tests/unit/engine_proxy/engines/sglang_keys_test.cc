@@ -3,11 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <boost/asio/io_context.hpp>
-#include <optional>
 #include <ostream>
 
 #include "lib/base/error.h"
 #include "services/engine_proxy/engines/engines.h"
+#include "tests/unit/engine_proxy/engines/answered.h"
 #include "tests/unit/engine_proxy/engines/fake_process.h"
 
 namespace lorry::engines {
@@ -24,11 +24,7 @@ class KeysTest : public testing::Test {
  protected:
   template <typename T, typename Call>
   T Wait(Call call) {
-    std::optional<T> answer;
-    call([&](T value) { answer = std::move(value); });
-    io_.restart();
-    while (!answer) io_.run_one();
-    return *std::move(answer);
+    return Answered<T>(io_, std::move(call));
   }
   auto Detect(const std::string& url, const Keys& keys) {
     return Wait<absl::StatusOr<std::unique_ptr<Engine>>>([&](auto done) {
